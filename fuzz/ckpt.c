@@ -77,6 +77,7 @@ static void write_base(const char *name, uint64_t id, const char *base)
     static const float number = 5;
     base_items         x = {.data = {base_values, &number, NULL}};
     ch_bytes_builder   text = {0};
+    ch_ckpt_writer    *w = NULL;
     int64_t            bytes = 0;
     char               path[128];
     ch_ckpt_metadata   m = {.format = CH_CKPT_FORMAT,
@@ -100,8 +101,12 @@ static void write_base(const char *name, uint64_t id, const char *base)
     }
     x.data[2] = text.at;
     base_path(path, name);
-    MUST(ch__ckpt_write_data(path, 0, 1, 3, item, fetch_base, &x, NULL) == CH_OK);
-    MUST(ch__ckpt_write_index(path, 1, 3, item, NULL) == CH_OK);
+    MUST(ch__ckpt_writer_open(path, 1, NULL, &w) == CH_OK);
+    MUST(ch__ckpt_writer_add_file(w, 0, 3, item, fetch_base, &x, NULL) == CH_OK);
+    MUST(ch__ckpt_writer_begin_index(w) == CH_OK);
+    MUST(ch__ckpt_writer_add_keys(w, 3, item, CH_CKPT_SLICES | CH_CKPT_TENSORS) == CH_OK);
+    MUST(ch__ckpt_writer_commit(w) == CH_OK);
+    ch__ckpt_writer_close(w);
     ch__bytes_builder_drop(&text);
 }
 

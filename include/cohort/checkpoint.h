@@ -88,7 +88,8 @@ CH_API CH_MUST_CHECK ch_status ch_checkpoint_add_per_worker(ch_checkpoint *c, co
 /* The state of a program's own object, as a tuple of tensors. Either function may be NULL. */
 typedef struct ch_state_ops {
     /* Stores a new tuple in *out. Its leaves have different names, or none if there is one
-     * leaf. The caller unrefs it. */
+     * leaf. The caller unrefs it. A tensor may be over the program's memory (ch_tensor_wrap):
+     * the save copies it before it returns. */
     ch_status (*save)(void *self, ch_tuple **out);
     /* Takes over the saved state. `state` is borrowed. Called after all variables are set. */
     ch_status (*load)(void *self, ch_tuple *state);
@@ -114,8 +115,9 @@ typedef struct ch_write_options {
  * may be NULL. If a write is in progress, waits for it first, and returns its error instead of
  * saving.
  *
- * With `replace`, the old index is removed before the first data file is replaced. A crash may
- * then leave no checkpoint at `prefix`, never a mixture. */
+ * With `replace`, the new files are complete before the old index is removed, and that comes
+ * before the first data file is replaced. So a full disk costs only the new checkpoint. A crash
+ * may leave no checkpoint at `prefix`, never a mixture. */
 CH_API CH_MUST_CHECK ch_status ch_checkpoint_write(ch_checkpoint *c, const char *prefix,
                                                    const ch_write_options *opt);
 /* Saves the state at "<prefix>-<n>", and makes it the newest of its directory. n counts the
@@ -230,7 +232,7 @@ CH_API void                    ch_checkpoint_manager_unref(ch_checkpoint_manager
 /* Saves, if a save is due, and then removes checkpoints that are too old. Sets *path to the
  * path of the checkpoint, or to NULL if no save was due; borrowed until the next call. `path`
  * may be NULL. `force` ignores the interval and the overhead. A step that was saved is never
- * saved again.
+ * saved again, but a step whose write has failed is.
  *
  * If the last write is still in progress, a save that the program requests waits for it: a save
  * with `force`, or of a manager without an interval. A save that is due by the interval is

@@ -4,9 +4,13 @@
  * "run/ckpt-7" is the file run/ckpt-7.index, which lists the tensors, and data files
  * run/ckpt-7.data-00000-of-00002 and so on, which hold their bytes.
  *
- *     ch__ckpt_layout(n, item);                                        // one data file
- *     rc = ch__ckpt_write_data("run/ckpt-7", 0, 1, n, item, fetch, arg, NULL);
- *     rc = ch__ckpt_write_index("run/ckpt-7", 1, n, item, NULL);       // the commit
+ *     ch__ckpt_layout(n, item);                              // one data file
+ *     rc = ch__ckpt_writer_open("run/ckpt-7", 1, NULL, &w);
+ *     rc = ch__ckpt_writer_add_file(w, 0, n, item, fetch, arg, NULL);
+ *     rc = ch__ckpt_writer_begin_index(w);
+ *     rc = ch__ckpt_writer_add_keys(w, n, item, CH_CKPT_SLICES | CH_CKPT_TENSORS);
+ *     rc = ch__ckpt_writer_commit(w);
+ *     ch__ckpt_writer_close(w);
  *
  *     rc = ch__ckpt_open("run/ckpt-7", &c);
  *     rc = ch__ckpt_read(c, "w", NULL, to);
@@ -43,7 +47,7 @@ typedef struct ch_ckpt_item {
     int64_t     bytes;  /* of the item in the file, without padding */
     int         file;   /* number of the data file */
     int64_t     offset; /* in the data file; set by ch__ckpt_layout */
-    uint32_t    crc;    /* masked; set by ch__ckpt_write_data, of strings by the encoder */
+    uint32_t    crc;    /* masked; set by the writer, of strings by the encoder */
 } ch_ckpt_item;
 
 /* Returns the bytes of a tensor of numbers; -1 if the shape is invalid. */
@@ -73,55 +77,57 @@ enum { CH_CKPT_BUFFER_BYTES = (1 << 20) + 4096 };
 typedef struct ch_ckpt_write_options {
     bool  no_sync;   /* omits fsync */
     bool  no_direct; /* writes through the page cache */
-    void *buffer;    /* CH_CKPT_BUFFER_BYTES of the caller; NULL: the call allocates them */
+    bool  replace;   /* removes the checkpoint at the prefix when the new one is complete */
+    void *buffer;    /* CH_CKPT_BUFFER_BYTES of the caller; NULL: the writer allocates them */
 } ch_ckpt_write_options;
 
-/* Writes a data file: the items, at their offsets, and zeros between them. Sets their
- * checksums. The offsets must ascend. Uses a temporary name, direct I/O if the file system has
- * it, fsync and a rename. Does not sync the folder. If the address that `fetch` gives has the
- * same remainder modulo 4096 as the offset in the file, large items are written from there
- * without a copy. On an error no temporary file is left. `opt` may be NULL. */
-CH_MUST_CHECK ch_status ch__ckpt_write_data(const char *prefix, int file, int n_files, int n,
-                                            ch_ckpt_item *item, ch_ckpt_fetch fetch, void *arg,
-                                            const ch_ckpt_write_options *opt);
-/* Commits a checkpoint: syncs the folder, writes the index in the same way, and syncs the
- * folder again. `item` holds the items of all data files. INVALID_ARGUMENT: two items have the
- * same name and are not different slices of a tensor. */
-CH_MUST_CHECK ch_status ch__ckpt_write_index(const char *prefix, int n_files, int n,
-                                             const ch_ckpt_item          *item,
-                                             const ch_ckpt_write_options *opt);
-
-/* Writes a checkpoint with one data file in portions of any number, so that its items need not
- * be in memory together:
- *
- *     rc = ch__ckpt_writer_open(prefix, opt, &w);
- *     for each portion: rc = ch__ckpt_writer_add_data(w, n, item, fetch, arg);
- *     rc = ch__ckpt_writer_begin_index(w);            // the data file is complete
- *     for each portion: rc = ch__ckpt_writer_add_keys(w, n, item, CH_CKPT_SLICES);
- *     for each portion: rc = ch__ckpt_writer_add_keys(w, n, item, CH_CKPT_TENSORS);
- *     rc = ch__ckpt_writer_commit(w);
- *     ch__ckpt_writer_close(w);
- *
- * All names of a portion must be above those of the portion before when keys are added; all
- * items of a name are in one portion. The offsets of data must ascend. No call may follow an
- * error, except ch__ckpt_writer_close: it removes the temporary files. `opt` must live as long
- * as the writer. */
+/* Writes a checkpoint. Its files get temporary names, are synced, and get their names in
+ * ch__ckpt_writer_commit. After an error the only call that may follow is
+ * ch__ckpt_writer_close. */
 typedef struct ch_ckpt_writer ch_ckpt_writer;
 
 /* Keys of the index: those of slices come before those of tensors. */
 typedef enum ch_ckpt_key_kind { CH_CKPT_SLICES = 1, CH_CKPT_TENSORS = 2 } ch_ckpt_key_kind;
 
-CH_MUST_CHECK ch_status ch__ckpt_writer_open(const char                  *prefix,
+/* Begins a checkpoint with n_files data files. `opt` may be NULL. opt->buffer must live as long
+ * as the writer. */
+CH_MUST_CHECK ch_status ch__ckpt_writer_open(const char *prefix, int n_files,
                                              const ch_ckpt_write_options *opt,
                                              ch_ckpt_writer             **out);
+/* Writes a data file: the items, at their offsets, and zeros between them. Sets their
+ * checksums. The offsets must ascend. Uses direct I/O if the file system has it. If the address
+ * that `fetch` gives has the same remainder modulo 4096 as the offset in the file, large items
+ * are written from there without a copy. Several threads may write different files at the same
+ * time. `buffer` has CH_CKPT_BUFFER_BYTES for this call; NULL: the call allocates them. */
+CH_MUST_CHECK ch_status ch__ckpt_writer_add_file(ch_ckpt_writer *w, int file, int n,
+                                                 ch_ckpt_item *item, ch_ckpt_fetch fetch,
+                                                 void *arg, void *buffer);
+/* Begins the index. All data files must be there. */
+CH_MUST_CHECK ch_status ch__ckpt_writer_begin_index(ch_ckpt_writer *w);
+/* Adds the keys of items to the index: `which` is CH_CKPT_SLICES, CH_CKPT_TENSORS or both.
+ * INVALID_ARGUMENT: two items have the same name and are not different slices of a tensor. */
+CH_MUST_CHECK ch_status ch__ckpt_writer_add_keys(ch_ckpt_writer *w, int n,
+                                                 const ch_ckpt_item *item, unsigned which);
+/* Completes the index, removes the old checkpoint with `replace`, and gives all files their
+ * names: that of the index last, which is the commit. If an error comes before the old index is
+ * removed, the old checkpoint is as it was; later, there is none. */
+CH_MUST_CHECK ch_status ch__ckpt_writer_commit(ch_ckpt_writer *w);
+/* Removes the files that were not committed. w may be NULL. */
+void ch__ckpt_writer_close(ch_ckpt_writer *w);
+
+/* Adds items to data file 0, the only one, in place of ch__ckpt_writer_add_file. So the items of
+ * a checkpoint need not be in memory together:
+ *
+ *     for each portion: rc = ch__ckpt_writer_add_data(w, n, item, fetch, arg);
+ *     rc = ch__ckpt_writer_begin_index(w);            // the data file is complete
+ *     for each portion: rc = ch__ckpt_writer_add_keys(w, n, item, CH_CKPT_SLICES);
+ *     for each portion: rc = ch__ckpt_writer_add_keys(w, n, item, CH_CKPT_TENSORS);
+ *     rc = ch__ckpt_writer_commit(w);
+ *
+ * All names of a portion must be above those of the portion before when keys are added; all
+ * items of a name are in one portion. The offsets of data must ascend. */
 CH_MUST_CHECK ch_status ch__ckpt_writer_add_data(ch_ckpt_writer *w, int n, ch_ckpt_item *item,
                                                  ch_ckpt_fetch fetch, void *arg);
-CH_MUST_CHECK ch_status ch__ckpt_writer_begin_index(ch_ckpt_writer *w);
-CH_MUST_CHECK ch_status ch__ckpt_writer_add_keys(ch_ckpt_writer *w, int n,
-                                                 const ch_ckpt_item *item,
-                                                 ch_ckpt_key_kind    which);
-CH_MUST_CHECK ch_status ch__ckpt_writer_commit(ch_ckpt_writer *w);
-void                    ch__ckpt_writer_close(ch_ckpt_writer *w); /* w may be NULL */
 
 /* ---- deltas ----
  *

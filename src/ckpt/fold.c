@@ -273,22 +273,9 @@ static ch_status check_free(const char *prefix)
                : ch__fail_errno(error, "%s: cannot be written", prefix);
 }
 
-/* Removes the files of the new checkpoint after an error, and returns the error. There was no
- * checkpoint at the prefix, so that all files are new. */
-static ch_status remove_written(const char *prefix, ch_status rc)
-{
-    ch_fault why;
-
-    ch__fault_clear(&why);
-    (void)ch__fault_record(&why, rc, -1, NULL);
-    (void)!ch__ckpt_remove(prefix, true);
-    return ch__fault_raise(&why);
-}
-
 ch_status ch__ckpt_fold(ch_ckpt *c, const char *prefix, const ch_ckpt_write_options *opt)
 {
     folding   f = {.whole = c};
-    bool      has_data = false; /* the data file has its name */
     ch_status rc = CH_OK;
 
     if (c->base == NULL)
@@ -301,15 +288,13 @@ ch_status ch__ckpt_fold(ch_ckpt *c, const char *prefix, const ch_ckpt_write_opti
     if (rc == CH_OK)
         rc = make_metadata(&f);
     if (rc == CH_OK)
-        rc = ch__ckpt_writer_open(prefix, opt, &f.to);
+        rc = ch__ckpt_writer_open(prefix, 1, opt, &f.to);
     if (rc == CH_OK)
         rc = walk(&f, write_portion);
     if (rc == CH_OK)
         rc = ch__ckpt_writer_add_data(f.to, 1, &f.metadata_item, fetch_metadata, &f);
-    if (rc == CH_OK) {
+    if (rc == CH_OK)
         rc = ch__ckpt_writer_begin_index(f.to);
-        has_data = true;
-    }
     if (rc == CH_OK)
         rc = walk(&f, add_slices);
     if (rc == CH_OK)
@@ -317,8 +302,6 @@ ch_status ch__ckpt_fold(ch_ckpt *c, const char *prefix, const ch_ckpt_write_opti
     if (rc == CH_OK)
         rc = ch__ckpt_writer_commit(f.to);
     ch__ckpt_writer_close(f.to);
-    if (rc != CH_OK && has_data)
-        rc = remove_written(prefix, rc);
     ch__free(f.item);
     ch__free(f.source);
     ch__free(f.crc);

@@ -7,8 +7,11 @@
  * through the page cache with a second descriptor. If the file system refuses direct I/O
  * (EINVAL), that descriptor writes everything.
  *
- *   1. The index is renamed last, after the folder was synced: it is the commit.
- *   2. After an error nothing is renamed, and no temporary file is left.
+ *   1. All files are complete and synced under temporary names before the first gets its name.
+ *   2. The index is renamed last, after the folder was synced: it is the commit.
+ *   3. A checkpoint that is replaced is removed, durably, between 1 and 2. So an error before
+ *      leaves it as it was, and a crash never leaves a mixture.
+ *   4. After an error no temporary file is left.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
@@ -20,9 +23,11 @@
 #include <sys/stat.h>
 
 #include "base/fault.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/mutant.h"
 #include "base/sys.h"
+#include "ckpt/directory.h"
 #include "ckpt/index.h"
 #include "ckpt/sstable.h"
 #include "file/crc32c.h"
@@ -77,14 +82,13 @@ int64_t ch__ckpt_layout_after(int64_t end, int n, ch_ckpt_item *item)
 /* ---- a file under its temporary name ---- */
 
 typedef struct ckpt_output {
-    const char *path;
-    ch_temp     temp;
-    int         direct; /* descriptor for direct I/O; -1: none */
-    bool        no_sync;
-    int64_t     written;  /* bytes of the file that are on disk or in the page cache */
-    char       *buffer;   /* BUFFER bytes, aligned to ALIGN; they follow `written` */
-    char       *memory;   /* memory of the buffer; NULL: it is the caller's */
-    int64_t     n_buffer; /* bytes in the buffer */
+    char   *path; /* destination; owned; NULL: the file was not opened */
+    ch_temp temp;
+    int     direct;   /* descriptor for direct I/O; -1: none */
+    int64_t written;  /* bytes of the file that are on disk or in the page cache */
+    char   *buffer;   /* BUFFER bytes, aligned to ALIGN; they follow `written` */
+    char   *memory;   /* memory of the buffer; NULL: it is the caller's */
+    int64_t n_buffer; /* bytes in the buffer */
 } ckpt_output;
 
 static ch_status fail_output(const ckpt_output *o, const char *action)
@@ -112,25 +116,27 @@ static ch_status check_destination(const char *path)
                           path);
 }
 
-/* The caller must call output_drop, also after an error. */
-static ch_status output_open(ckpt_output *o, const char *path, const ch_ckpt_write_options *opt)
+/* Opens the file of a path, which is freed by output_drop; NULL: out of memory. `buffer` is that
+ * of ch_ckpt_write_options. The caller must call output_drop, also after an error. */
+static ch_status output_open(ckpt_output *o, char *path, bool is_direct, char *buffer)
 {
     ch_status rc;
 
     *o = no_output;
     o->path = path;
-    o->no_sync = opt != NULL && opt->no_sync;
+    if (path == NULL)
+        return ch__fail_memory("a checkpoint");
     rc = check_destination(path);
     if (rc != CH_OK)
         return rc;
-    o->buffer = opt != NULL ? opt->buffer : NULL;
+    o->buffer = buffer;
     if (o->buffer == NULL)
         o->buffer = o->memory = ch__malloc(CH_CKPT_BUFFER_BYTES);
     if (o->buffer == NULL)
         return ch__fail_memory(path);
     o->buffer += ALIGN - (uintptr_t)o->buffer % ALIGN;
     rc = ch__temp_open(&o->temp, path);
-    if (rc != CH_OK || (opt != NULL && opt->no_direct))
+    if (rc != CH_OK || !is_direct)
         return rc;
     /* A second descriptor, because a file system without direct I/O may create the file and
      * then fail. */
@@ -141,12 +147,25 @@ static ch_status output_open(ckpt_output *o, const char *path, const ch_ckpt_wri
                                 o->temp.name);
 }
 
-static void output_drop(ckpt_output *o)
+/* Closes the file and frees the buffer. The file stays, with its lock. */
+static void output_close(ckpt_output *o)
 {
     if (o->direct >= 0)
         ch__sys_close(o->direct);
-    ch__temp_drop(&o->temp);
+    if (o->temp.fd >= 0)
+        ch__sys_close(o->temp.fd);
+    o->direct = o->temp.fd = -1;
     ch__free(o->memory);
+    o->memory = o->buffer = NULL;
+}
+
+/* Removes the file, unless it has its name. */
+static void output_drop(ckpt_output *o)
+{
+    output_close(o);
+    ch__temp_drop(&o->temp);
+    ch__free(o->path);
+    *o = no_output;
 }
 
 /* Writes n bytes at the end of the file, past the buffer, which must be empty. */
@@ -214,8 +233,8 @@ static ch_status put_output(ckpt_output *o, const char *data, int64_t n)
 }
 
 /* Writes the rest of the buffer: full blocks directly, the end through the page cache. Syncs,
- * if `syncs`, and renames. */
-static ch_status output_commit(ckpt_output *o, bool syncs)
+ * if `syncs`, and closes the file, which is complete now. */
+static ch_status output_complete(ckpt_output *o, bool syncs)
 {
     int64_t   n = o->n_buffer, aligned = n - n % ALIGN;
     ch_status rc;
@@ -229,7 +248,8 @@ static ch_status output_commit(ckpt_output *o, bool syncs)
     /* After a failed fsync the contents on disk are unknown, so there is no retry. */
     if (rc == CH_OK && syncs && ch__sys_sync(o->temp.fd) != 0)
         rc = fail_output(o, "syncing");
-    return rc == CH_OK ? ch__temp_rename(&o->temp) : rc;
+    output_close(o);
+    return rc;
 }
 
 /* ---- data files ---- */
@@ -291,11 +311,6 @@ static ch_status write_item(ckpt_output *o, ch_ckpt_item *x, int i, ch_ckpt_fetc
     return rc;
 }
 
-static ch_status commit_data(ckpt_output *o)
-{
-    return output_commit(o, !o->no_sync && CH_KEEPS(DATASYNC));
-}
-
 /* Checks and writes n items. *end is the end of the item before them, and becomes that of the
  * last. */
 static ch_status write_items(ckpt_output *o, int64_t *end, int n, ch_ckpt_item *item,
@@ -307,29 +322,6 @@ static ch_status write_items(ckpt_output *o, int64_t *end, int n, ch_ckpt_item *
         rc = check_item(&item[i], *end);
     for (int i = 0; i < n && rc == CH_OK; i++)
         rc = write_item(o, &item[i], i, fetch, arg);
-    return rc;
-}
-
-ch_status ch__ckpt_write_data(const char *prefix, int file, int n_files, int n,
-                              ch_ckpt_item *item, ch_ckpt_fetch fetch, void *arg,
-                              const ch_ckpt_write_options *opt)
-{
-    size_t      room = ch__ckpt_path_room(prefix);
-    char       *path = ch__malloc(room);
-    ckpt_output o = no_output;
-    int64_t     end = 0;
-    ch_status   rc = path != NULL ? CH_OK : ch__fail_memory(prefix);
-
-    if (rc == CH_OK) {
-        ch__ckpt_data_path(prefix, file, n_files, path, room);
-        rc = output_open(&o, path, opt);
-    }
-    if (rc == CH_OK)
-        rc = write_items(&o, &end, n, item, fetch, arg);
-    if (rc == CH_OK)
-        rc = commit_data(&o);
-    output_drop(&o);
-    ch__free(path);
     return rc;
 }
 
@@ -538,141 +530,153 @@ static ch_status check_index_items(int n_files, int n, const ch_ckpt_item *item)
     return rc;
 }
 
-/* Syncs the folder, so that the data files are durable, and begins the index. */
-static ch_status begin_index(const char *prefix, const char *path, int n_files,
-                             const ch_ckpt_write_options *opt, ch_sst_writer *w, ckpt_output *o)
-{
-    ch_status rc = CH_OK;
-
-    if (!opt->no_sync && CH_KEEPS(DATANAMES))
-        rc = sync_folder_of(prefix);
-    if (rc == CH_OK)
-        rc = output_open(o, path, opt);
-    return rc == CH_OK ? put_header(w, n_files) : rc;
-}
-
-/* Completes the index. Its rename is the commit. */
-static ch_status commit_index(const char *prefix, ch_sst_writer *w, ckpt_output *o)
-{
-    ch_status rc;
-
-    ch__sst_end(w);
-    rc = put_table(w, o);
-    if (rc == CH_OK)
-        rc = output_commit(o, !o->no_sync && CH_KEEPS(INDEXSYNC));
-    return rc == CH_OK && !o->no_sync && CH_KEEPS(INDEXNAME) ? sync_folder_of(prefix) : rc;
-}
-
-/* Returns the options of an index, which is written through the page cache. */
-static ch_ckpt_write_options index_options(const ch_ckpt_write_options *opt)
-{
-    return (ch_ckpt_write_options){.no_sync = opt != NULL && opt->no_sync,
-                                   .no_direct = true,
-                                   .buffer = opt != NULL ? opt->buffer : NULL};
-}
-
-ch_status ch__ckpt_write_index(const char *prefix, int n_files, int n, const ch_ckpt_item *item,
-                               const ch_ckpt_write_options *opt)
-{
-    ch_ckpt_write_options cached = index_options(opt);
-    size_t                room = ch__ckpt_path_room(prefix);
-    char                 *path = ch__malloc(room);
-    ch_sst_writer         w = {.has_ended = false};
-    ckpt_output           o = no_output;
-    ch_status             rc = path != NULL ? CH_OK : ch__fail_memory(prefix);
-
-    if (rc == CH_OK)
-        rc = check_index_items(n_files, n, item);
-    if (rc == CH_OK) {
-        snprintf(path, room, "%s.index", prefix);
-        rc = begin_index(prefix, path, n_files, &cached, &w, &o);
-    }
-    if (rc == CH_OK)
-        rc = put_keys(&w, &o, n, item, CH_CKPT_SLICES | CH_CKPT_TENSORS);
-    if (rc == CH_OK)
-        rc = commit_index(prefix, &w, &o);
-    output_drop(&o);
-    ch__sst_drop(&w);
-    ch__free(path);
-    return rc;
-}
-
-/* ---- in portions ---- */
+/* ---- the writer ---- */
 
 struct ch_ckpt_writer {
-    char                 *prefix, *path; /* path: of the file that is being written */
+    char                 *prefix;
     ch_ckpt_write_options opt;
-    ckpt_output           output;
-    int64_t               end; /* of the last item in the data file */
-    ch_sst_writer         table;
+    int                   n_files;
+    ckpt_output          *data;  /* of each file */
+    int64_t               end;   /* of the last item in file 0, which is written in portions */
+    ckpt_output           index; /* written through the page cache */
+    ch_sst_writer         table; /* of the index */
 };
 
-ch_status ch__ckpt_writer_open(const char *prefix, const ch_ckpt_write_options *opt,
-                               ch_ckpt_writer **out)
+ch_status ch__ckpt_writer_open(const char *prefix, int n_files,
+                               const ch_ckpt_write_options *opt, ch_ckpt_writer **out)
 {
-    size_t          room = ch__ckpt_path_room(prefix);
     ch_ckpt_writer *w = ch__calloc(1, sizeof(*w));
-    ch_status       rc = CH_OK;
 
     if (w == NULL)
         return ch__fail_memory(prefix);
-    w->output = no_output;
     w->opt = opt != NULL ? *opt : (ch_ckpt_write_options){.no_sync = false};
+    w->index = no_output;
     w->prefix = ch__strdup(prefix);
-    w->path = ch__malloc(room);
-    if (w->prefix == NULL || w->path == NULL)
-        rc = ch__fail_memory(prefix);
-    if (rc == CH_OK) {
-        ch__ckpt_data_path(prefix, 0, 1, w->path, room);
-        rc = output_open(&w->output, w->path, &w->opt);
-    }
-    if (rc == CH_OK)
-        *out = w;
-    else
+    w->data = ch__malloc((size_t)n_files * sizeof(*w->data));
+    if (w->prefix == NULL || w->data == NULL) {
         ch__ckpt_writer_close(w);
-    return rc;
+        return ch__fail_memory(prefix);
+    }
+    w->n_files = n_files;
+    for (int i = 0; i < n_files; i++)
+        w->data[i] = no_output;
+    *out = w;
+    return CH_OK;
+}
+
+/* Opens a data file. */
+static ch_status open_data(ch_ckpt_writer *w, int file, void *buffer)
+{
+    size_t room = ch__ckpt_path_room(w->prefix);
+    char  *path = ch__malloc(room);
+
+    if (path != NULL)
+        ch__ckpt_data_path(w->prefix, file, w->n_files, path, room);
+    return output_open(&w->data[file], path, !w->opt.no_direct, buffer);
+}
+
+static ch_status complete_data(ch_ckpt_writer *w, int file)
+{
+    return output_complete(&w->data[file], !w->opt.no_sync && CH_KEEPS(DATASYNC));
+}
+
+ch_status ch__ckpt_writer_add_file(ch_ckpt_writer *w, int file, int n, ch_ckpt_item *item,
+                                   ch_ckpt_fetch fetch, void *arg, void *buffer)
+{
+    int64_t   end = 0;
+    ch_status rc = open_data(w, file, buffer);
+
+    if (rc == CH_OK)
+        rc = write_items(&w->data[file], &end, n, item, fetch, arg);
+    return rc == CH_OK ? complete_data(w, file) : rc;
 }
 
 ch_status ch__ckpt_writer_add_data(ch_ckpt_writer *w, int n, ch_ckpt_item *item,
                                    ch_ckpt_fetch fetch, void *arg)
 {
-    return write_items(&w->output, &w->end, n, item, fetch, arg);
+    ch_status rc = w->data[0].path == NULL ? open_data(w, 0, w->opt.buffer) : CH_OK;
+
+    return rc == CH_OK ? write_items(&w->data[0], &w->end, n, item, fetch, arg) : rc;
 }
 
 ch_status ch__ckpt_writer_begin_index(ch_ckpt_writer *w)
 {
     size_t    room = ch__ckpt_path_room(w->prefix);
-    ch_status rc = commit_data(&w->output);
+    char     *path;
+    ch_status rc = w->data[0].temp.fd >= 0 ? complete_data(w, 0) : CH_OK;
 
     if (rc != CH_OK)
         return rc;
-    output_drop(&w->output);
-    w->output = no_output;
-    w->opt = index_options(&w->opt);
-    snprintf(w->path, room, "%s.index", w->prefix);
-    return begin_index(w->prefix, w->path, 1, &w->opt, &w->table, &w->output);
+    path = ch__malloc(room);
+    if (path != NULL)
+        snprintf(path, room, "%s.index", w->prefix);
+    rc = output_open(&w->index, path, false, w->opt.buffer);
+    return rc == CH_OK ? put_header(&w->table, w->n_files) : rc;
 }
 
 ch_status ch__ckpt_writer_add_keys(ch_ckpt_writer *w, int n, const ch_ckpt_item *item,
-                                   ch_ckpt_key_kind which)
+                                   unsigned which)
 {
-    ch_status rc = check_index_items(1, n, item);
+    ch_status rc = check_index_items(w->n_files, n, item);
 
-    return rc == CH_OK ? put_keys(&w->table, &w->output, n, item, which) : rc;
+    return rc == CH_OK ? put_keys(&w->table, &w->index, n, item, which) : rc;
+}
+
+/* Gives all files their names, that of the index last. */
+static ch_status rename_files(ch_ckpt_writer *w)
+{
+    bool      syncs = !w->opt.no_sync;
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < w->n_files && rc == CH_OK; i++)
+        rc = ch__temp_rename(&w->data[i].temp);
+    if (rc == CH_OK && syncs && CH_KEEPS(DATANAMES))
+        rc = sync_folder_of(w->prefix);
+    if (rc == CH_OK)
+        rc = ch__temp_rename(&w->index.temp);
+    return rc == CH_OK && syncs && CH_KEEPS(INDEXNAME) ? sync_folder_of(w->prefix) : rc;
+}
+
+/* Removes the files that have their names after an error, and returns the error. Not synced:
+ * what comes back after a crash has no index, and managers remove it. */
+static ch_status remove_files(const ch_ckpt_writer *w, ch_status rc)
+{
+    ch_fault why;
+
+    ch__fault_clear(&why);
+    (void)ch__fault_record(&why, rc, -1, NULL);
+    if (ch__ckpt_remove(w->prefix, true) != CH_OK)
+        ch__log(CH_LOG_WARNING, "checkpoint", "%s: files that were not committed remain: %s",
+                w->prefix, ch_error_message());
+    return ch__fault_raise(&why);
 }
 
 ch_status ch__ckpt_writer_commit(ch_ckpt_writer *w)
 {
-    return commit_index(w->prefix, &w->table, &w->output);
+    bool      no_sync = w->opt.no_sync;
+    ch_status rc;
+
+    ch__sst_end(&w->table);
+    rc = put_table(&w->table, &w->index);
+    if (rc == CH_OK)
+        rc = output_complete(&w->index, !no_sync && CH_KEEPS(INDEXSYNC));
+    if (rc == CH_OK && w->opt.replace)
+        rc = ch__ckpt_remove(w->prefix, no_sync || !CH_KEEPS(REPLACESYNC));
+    if (rc != CH_OK)
+        return rc;
+    rc = rename_files(w);
+    return rc == CH_OK ? CH_OK : remove_files(w, rc);
 }
 
 void ch__ckpt_writer_close(ch_ckpt_writer *w)
 {
     if (w == NULL)
         return;
-    output_drop(&w->output);
+    for (int i = 0; i < w->n_files; i++)
+        output_drop(&w->data[i]);
+    output_drop(&w->index);
     ch__sst_drop(&w->table);
+    ch__free(w->data);
     ch__free(w->prefix);
-    ch__free(w->path);
     ch__free(w);
 }

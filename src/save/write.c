@@ -2,7 +2,7 @@
  *
  * The background thread plans the variables on servers (ch__save_plan_finish), and writes the
  * data files, at most CH_WRITE_THREADS at a time, then the index, which commits the checkpoint.
- * Then it calls `committed`. After an error it removes what it has written.
+ * Then it calls `committed`. After an error no file is left.
  *
  * Bytes on a parameter server are read in windows: a window is a part of an item, of at most
  * WINDOW bytes or a row, that is read from the snapshot at once. Changed rows that do not fit
@@ -15,7 +15,6 @@
 
 #include "base/log.h"
 #include "base/mutant.h"
-#include "ckpt/directory.h"
 #include "strategy/changed_rows.h"
 
 enum { WINDOW = 16 << 20 }; /* bytes */
@@ -180,18 +179,15 @@ static void write_file(void *arg, int file)
     const ch_save_plan      *p = &s->plan;
     file_write               w = {.save = s, .file = file, .item = -1};
     struct ch_write_buffers *mine = take_buffers(s->memory);
-    ch_ckpt_write_options    opt = {.no_sync = !s->sync};
     ch_status                rc = mine != NULL ? CH_OK : ch__fail_memory(s->prefix);
 
     if (mine != NULL) {
-        opt.buffer = mine->buffer;
         w.window = mine->window;
         w.capacity = mine->capacity;
     }
     if (rc == CH_OK && !ch__fault_is_set(&s->fault))
-        rc = ch__ckpt_write_data(s->prefix, file, p->n_files,
-                                 p->first[file + 1] - p->first[file], p->item + p->first[file],
-                                 fetch, &w, &opt);
+        rc = ch__ckpt_writer_add_file(s->writer, file, p->first[file + 1] - p->first[file],
+                                      p->item + p->first[file], fetch, &w, mine->buffer);
     if (rc != CH_OK)
         (void)ch__fault_record(&s->fault, rc, -1, NULL);
     if (mine == NULL)
@@ -239,31 +235,40 @@ static void name_checkpoint(const ch_save *s)
     }
 }
 
-/* Writes all files. After an error removes those that were written. */
-static void write_checkpoint(ch_save *s)
+/* Writes all files under temporary names. */
+static ch_status write_all(ch_save *s)
 {
-    ch_ckpt_write_options opt = {.no_sync = !s->sync};
-    ch_status             rc = CH_OK;
+    const ch_save_plan   *p = &s->plan;
+    ch_ckpt_write_options opt = {
+        .no_sync = !s->sync, .replace = s->replace, .buffer = s->memory->of[0].buffer};
+    ch_status rc = ch__ckpt_writer_open(s->prefix, p->n_files, &opt, &s->writer);
 
-    if (s->replace)
-        rc = ch__ckpt_remove(s->prefix, !s->sync || !CH_KEEPS(REPLACESYNC));
     if (rc == CH_OK)
         rc = write_files(s);
     end_cuts(s);
-    opt.buffer = s->memory->of[0].buffer;
+    if (rc == CH_OK)
+        rc = ch__ckpt_writer_begin_index(s->writer);
+    if (rc == CH_OK)
+        rc = ch__ckpt_writer_add_keys(s->writer, p->n_items, p->item,
+                                      CH_CKPT_SLICES | CH_CKPT_TENSORS);
+    return rc;
+}
+
+/* Writes and commits the checkpoint. */
+static void write_checkpoint(ch_save *s)
+{
+    ch_status rc = write_all(s);
+
     if (rc == CH_OK && !CH_KEEPS(COMMIT) && s->committed != NULL)
         rc = s->committed(s->arg, s);
     if (rc == CH_OK)
-        rc = ch__ckpt_write_index(s->prefix, s->plan.n_files, s->plan.n_items, s->plan.item,
-                                  &opt);
-    if (rc != CH_OK) {
+        rc = ch__ckpt_writer_commit(s->writer);
+    if (rc != CH_OK)
         (void)ch__fault_record(&s->fault, rc, -1, NULL);
-        /* Not synced: what comes back after a crash has no index, and managers remove it. */
-        if (ch__ckpt_remove(s->prefix, true) != CH_OK)
-            ch__log(CH_LOG_WARNING, "checkpoint", "%s: the files of a failed save remain: %s",
-                    s->prefix, ch_error_message());
+    ch__ckpt_writer_close(s->writer);
+    s->writer = NULL;
+    if (rc != CH_OK)
         return;
-    }
     name_checkpoint(s);
     if (CH_KEEPS(COMMIT) && s->committed != NULL) {
         rc = s->committed(s->arg, s);

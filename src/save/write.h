@@ -34,7 +34,7 @@ void ch__write_memory_drop(ch_write_memory *m);
 struct ch_save {
     char             *prefix; /* owned */
     bool              sync;
-    bool              replace; /* removes the checkpoint at the prefix first */
+    bool              replace; /* removes the checkpoint at the prefix before the commit */
     ch_tree           tree;
     ch_save_plan      plan;
     const ch_staging *staging; /* borrowed from the checkpoint */
@@ -45,6 +45,8 @@ struct ch_save {
     ch_save_cut      *cut;
     ch_save_committed committed; /* may be NULL */
     void             *arg;       /* of `committed` */
+
+    ch_ckpt_writer *writer; /* NULL: not writing */
 
     ch_thread   *thread;
     ch_gate      gate;         /* opens when the next three fields change */

@@ -82,8 +82,9 @@ static inline ch_status t_fetch(void *arg, int i, int64_t from, int64_t n, const
 static inline ch_status t_write_bundle(t_bundle *b, const char *prefix, int n_files, bool dense,
                                        const ch_ckpt_write_options *opt)
 {
-    ch_status rc = CH_OK;
-    int       from = 0;
+    ch_ckpt_writer *w = NULL;
+    ch_status       rc = ch__ckpt_writer_open(prefix, n_files, opt, &w);
+    int             from = 0;
 
     for (int f = 0; f < n_files && rc == CH_OK; f++) {
         int      n = 0;
@@ -97,10 +98,17 @@ static inline ch_status t_write_bundle(t_bundle *b, const char *prefix, int n_fi
             b->item[i].offset = end;
             end += b->item[i].bytes;
         }
-        rc = ch__ckpt_write_data(prefix, f, n_files, n, b->item + from, t_fetch, &source, opt);
+        rc = ch__ckpt_writer_add_file(w, f, n, b->item + from, t_fetch, &source, NULL);
         from += n;
     }
-    return rc == CH_OK ? ch__ckpt_write_index(prefix, n_files, b->n, b->item, opt) : rc;
+    if (rc == CH_OK)
+        rc = ch__ckpt_writer_begin_index(w);
+    if (rc == CH_OK)
+        rc = ch__ckpt_writer_add_keys(w, b->n, b->item, CH_CKPT_SLICES | CH_CKPT_TENSORS);
+    if (rc == CH_OK)
+        rc = ch__ckpt_writer_commit(w);
+    ch__ckpt_writer_close(w);
+    return rc;
 }
 
 /* Adds metadata, of which this function sets the sizes of files, and writes the bundle with one

@@ -85,12 +85,20 @@ static ch_status many_write(many *x, const char *prefix)
 {
     const ch_ckpt_write_options quick = {.no_sync = true};
     int                         n = x->n + x->known->n;
+    ch_ckpt_writer             *w = NULL;
     ch_status                   rc;
 
     (void)many_layout(x);
-    rc = ch__ckpt_write_data(prefix, 0, 1, n, x->item, fetch_known, x, &quick);
+    rc = ch__ckpt_writer_open(prefix, 1, &quick, &w);
     if (rc == CH_OK)
-        rc = ch__ckpt_write_index(prefix, 1, n, x->item, &quick);
+        rc = ch__ckpt_writer_add_file(w, 0, n, x->item, fetch_known, x, NULL);
+    if (rc == CH_OK)
+        rc = ch__ckpt_writer_begin_index(w);
+    if (rc == CH_OK)
+        rc = ch__ckpt_writer_add_keys(w, n, x->item, CH_CKPT_SLICES | CH_CKPT_TENSORS);
+    if (rc == CH_OK)
+        rc = ch__ckpt_writer_commit(w);
+    ch__ckpt_writer_close(w);
     free(x->names);
     free(x->item);
     return rc;

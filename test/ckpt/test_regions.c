@@ -467,8 +467,9 @@ static void checkpoint_write_rejects_items_that_contradict_themselves(void **sta
     memset(name, 'n', sizeof(name));
     name[sizeof(name) - 1] = '\0';
     for (int i = 0; i < 9; i++) {
-        ch_ckpt_item *x;
-        t_source      source = {&b, 0};
+        ch_ckpt_item   *x;
+        ch_ckpt_writer *w = NULL;
+        t_source        source = {&b, 0};
 
         b = (t_bundle){0};
         x = t_add_slice(&b, "x", CH_F32, ch_shape_of(700), t_range(0, 300), numbers);
@@ -486,8 +487,10 @@ static void checkpoint_write_rejects_items_that_contradict_themselves(void **sta
         }
         if (i == 6) {
             x->file = 1;
-            t_assert_error(ch__ckpt_write_index(t_path("i"), 1, 1, x, &quick),
+            assert_int_equal(ch__ckpt_writer_open(t_path("i"), 1, &quick, &w), CH_OK);
+            t_assert_error(ch__ckpt_writer_add_keys(w, 1, x, CH_CKPT_TENSORS),
                            CH_INVALID_ARGUMENT, "data file 1 of 1");
+            ch__ckpt_writer_close(w);
             continue;
         }
         x->name = i == 0 ? "" : i == 1 ? name : "x";
@@ -495,8 +498,10 @@ static void checkpoint_write_rejects_items_that_contradict_themselves(void **sta
         x->region.begin[0] = i == 3 ? 401 : 0;
         x->offset = i == 4 ? -1 : 0;
         x->dtype = i == 5 ? CH_DTYPE_COUNT : CH_F32;
-        t_assert_error(ch__ckpt_write_data(t_path("i"), 0, 1, 1, x, t_fetch, &source, &quick),
+        assert_int_equal(ch__ckpt_writer_open(t_path("i"), 1, &quick, &w), CH_OK);
+        t_assert_error(ch__ckpt_writer_add_file(w, 0, 1, x, t_fetch, &source, NULL),
                        CH_INVALID_ARGUMENT, "writing a checkpoint");
+        ch__ckpt_writer_close(w);
     }
     mkdir(t_path("d.data-00000-of-00001"), 0700);
     b.n = 1;

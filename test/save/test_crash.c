@@ -349,16 +349,17 @@ static bool is_one_or_none(void *arg, const char *folder, int n_marks)
     return is_whole && (small == n_marks || small == n_marks + 1);
 }
 
-/* A save that replaces a checkpoint syncs the folder after it has removed the index, the data file,
- * the folder, the index and the folder. Before the first, the parent of a new folder is synced. */
-enum { SYNCS_OF_SAVE = 5, SYNCS = 1 + SAVES * SYNCS_OF_SAVE };
+/* A save that replaces a checkpoint syncs the data file, the index, and the folder three times: after
+ * the old index is removed, the data file renamed, and the index renamed. Before the first save, the
+ * parent of a new folder is synced. */
+enum { SYNCS_OF_SAVE = 5, SYNC_OF_REMOVAL = 3, SYNCS = 1 + SAVES * SYNCS_OF_SAVE };
 
 /* Returns true if a crash shows that sync k, from 1, is missing. The first save removes no index.
  * The last sync of a save makes it last; the check sees that only of the save that no other
  * replaces. */
 static bool is_seen(int k)
 {
-    return k != 2 && (k == SYNCS || k == 1 || (k - 1) % SYNCS_OF_SAVE != 0);
+    return k != 1 + SYNC_OF_REMOVAL && (k == SYNCS || k == 1 || (k - 1) % SYNCS_OF_SAVE != 0);
 }
 
 static void crash_during_a_replacement_leaves_one_checkpoint_or_none(void **state)

@@ -370,25 +370,73 @@ static void start_that_fails_loses_no_checkpoint(void **state)
 
 /* ---- replacements ---- */
 
-/* Each allocation of a save that replaces a checkpoint fails in turn. */
-static void failing_memory_is_an_error_of_a_replacement(void **state)
+/* What a save does after it has removed the index of the checkpoint that it replaces. */
+typedef struct removal {
+    bool is_done;
+    int  n_writes; /* calls that write bytes, afterwards */
+} removal;
+
+static void watch_removal(void *arg, const ch_file_op *op)
 {
-    run  r;
-    int  n_failed = 0;
-    bool is_over = false;
+    removal    *r = arg;
+    const char *name = op->kind == CH_FILE_UNLINK ? strrchr(op->path, '/') : NULL;
 
-    begin(&r, "replace");
+    r->is_done = r->is_done || (name != NULL && strcmp(name, "/x.index") == 0);
+    r->n_writes += r->is_done && op->kind == CH_FILE_WRITE;
+}
+
+/* Each call of a save that replaces a checkpoint fails in turn. The old checkpoint stays as it was
+ * until its index is removed, and that happens when no bytes are left to be written. */
+static void fail_replacements(t_failure what)
+{
+    static t_bits old, now, have;
+    const char   *folder = "replaced";
+    run           r;
+    int           n_whole = 0;
+    bool          is_over = false;
+
+    begin(&r, "manager-of-replaced");
     for (int64_t n = 1; !is_over; n++) {
-        int64_t   calls = t_fail_at(T_MEMORY, n);
-        ch_status rc = ch_checkpoint_write(r.job.checkpoint, t_path("n"),
-                                           &(ch_write_options){.wait = true, .replace = true});
+        const ch_write_options opt = {.wait = true, .replace = true};
+        removal                seen = {.is_done = false};
+        int64_t                calls;
+        ch_status              rc;
+        bool                   is_there;
 
-        is_over = t_fail_at(T_MEMORY, 0) - calls < n;
-        t_check_failure(T_MEMORY, n, rc);
-        n_failed += rc != CH_OK;
+        for_files(folder, NULL); /* temporary files that could not be removed */
+        t_ok(ch_checkpoint_write(r.job.checkpoint, t_path("replaced/x"), &opt));
+        t_read_bits(&r.job, &old);
+        t_steps(&r.job, 1);
+        t_read_bits(&r.job, &now);
+        ch__file_observe(watch_removal, &seen);
+        calls = t_fail_at(what, n);
+        rc = ch_checkpoint_write(r.job.checkpoint, t_path("replaced/x"), &opt);
+        is_over = t_fail_at(what, 0) - calls < n;
+        ch__file_observe(NULL, NULL);
+        t_check_failure(what, n, rc);
+        assert_int_equal(seen.n_writes, 0);
+        is_there = access(t_path("replaced/x.index"), F_OK) == 0;
+        if (rc == CH_OK || !seen.is_done)
+            assert_true(is_there);
+        if (is_there) {
+            t_ok(ch_checkpoint_restore(r.job.checkpoint, t_path("replaced/x"), NULL, NULL));
+            t_read_bits(&r.job, &have);
+            t_same_bits(&have, seen.is_done ? &now : &old);
+        }
+        n_whole += !seen.is_done;
+        if (what != T_IO_ON)
+            assert_int_equal(count_files(t_path(folder), ".tmp"), 0);
     }
-    assert_true(n_failed > 10);
+    assert_true(n_whole > 10);
     end(&r);
+    for_files(folder, NULL);
+}
+
+static void
+replacement_that_fails_leaves_the_old_checkpoint_until_no_bytes_are_left(void **state)
+{
+    for (t_failure what = 0; what < T_FAILURES; what++)
+        fail_replacements(what);
     (void)state;
 }
 
@@ -397,7 +445,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(failing_files_cost_only_that_save),
         cmocka_unit_test(failing_memory_costs_only_that_save),
-        cmocka_unit_test(failing_memory_is_an_error_of_a_replacement),
+        cmocka_unit_test(
+            replacement_that_fails_leaves_the_old_checkpoint_until_no_bytes_are_left),
         cmocka_unit_test(restore_that_fails_changes_nothing),
         cmocka_unit_test(restore_of_weights_that_fails_leaves_the_masters),
         cmocka_unit_test(step_that_fails_to_read_a_waiting_value_can_be_run_again),
