@@ -64,6 +64,11 @@ struct ch_checkpoint_manager {
     char   *path;           /* last result of a call; owned */
     bool    has_step;       /* last_step is known (CM-11) */
     int64_t last_step;
+    /* The save that was started last, until settle_step; then the step before it. */
+    bool    is_unsettled;
+    bool    is_committed; /* set by its background thread */
+    bool    had_step;
+    int64_t step_before;
     bool    has_logged_skip;
     bool    has_adopted; /* the list has checkpoints that the state file does not have */
     double (*now)(void); /* seconds since 1970 */
@@ -289,6 +294,7 @@ static ch_status committed(void *arg, const ch_save *s)
     ch_checkpoint_manager  *m = arg;
     const ch_ckpt_metadata *about = &s->plan.metadata;
 
+    m->is_committed = true;
     append(m, m->now());
     if (about->base != NULL) {
         m->n_deltas++;
@@ -503,6 +509,19 @@ static ch_status read_step(const ch_checkpoint_manager *m, int64_t *out)
     return rc;
 }
 
+/* Takes the step of the last save back if its write has failed: the step is not saved. The error
+ * may have been returned by a call on the checkpoint. */
+static void settle_step(ch_checkpoint_manager *m)
+{
+    if (!m->is_unsettled || ch__checkpoint_is_writing(m->checkpoint))
+        return;
+    m->is_unsettled = false;
+    if (m->is_committed)
+        return;
+    m->has_step = m->had_step;
+    m->last_step = m->step_before;
+}
+
 /* Measures the step that has ended with this call. */
 static void measure_step(ch_checkpoint_manager *m, bool was_writing)
 {
@@ -608,6 +627,7 @@ static ch_status save(ch_checkpoint_manager *m, int64_t step, bool is_prepared)
     bool      is_delta = false;
     ch_status rc = ch__checkpoint_collect(m->checkpoint, true); /* it may have made the base */
 
+    settle_step(m);
     ch__free(m->path);
     m->path = NULL;
     if (rc == CH_OK)
@@ -626,6 +646,7 @@ static ch_status save(ch_checkpoint_manager *m, int64_t step, bool is_prepared)
     ch__free(name);
     if (rc != CH_OK)
         return rc;
+    m->is_committed = false;
     rc = ch__checkpoint_save_at(
         m->checkpoint,
         &(ch_save_request){.prefix = m->path,
@@ -643,6 +664,9 @@ static ch_status save(ch_checkpoint_manager *m, int64_t step, bool is_prepared)
     m->last_save_ns = ch__now_ns();
     m->cost_ns = (double)(m->last_save_ns - began);
     if (rc == CH_OK) {
+        m->is_unsettled = true;
+        m->had_step = m->has_step;
+        m->step_before = m->last_step;
         m->last_step = step;
         m->has_step = m->opt.step != NULL;
     }
@@ -698,6 +722,10 @@ static ch_status save_if_due(ch_checkpoint_manager *m, bool force, bool is_prepa
     rc = ch__checkpoint_collect(m->checkpoint, false);
     if (rc == CH_OK)
         rc = read_step(m, &step);
+    /* Whether this step is saved is known when its write has ended. */
+    if (rc == CH_OK && force && m->has_step && step == m->last_step)
+        rc = ch__checkpoint_collect(m->checkpoint, true);
+    settle_step(m);
     bool is_repeated = m->has_step && step == m->last_step;
     bool is_wanted =
         rc == CH_OK && !is_repeated && (force || (is_due(m, step) && is_between_rounds(m)));
@@ -798,6 +826,7 @@ ch_status ch_checkpoint_manager_restore(ch_checkpoint_manager *m, ch_restored **
     if (rc == CH_OK)
         rc = ch__checkpoint_collect(m->checkpoint, true);
     if (rc == CH_OK) {
+        settle_step(m);
         m->base_id = 0; /* a restore changes all rows */
         rc = ch__ckpt_list(m->directory, &all);
     }

@@ -2,8 +2,6 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <fcntl.h>
-#include <pthread.h>
-#include <stdatomic.h>
 
 #include "base/sys.h"
 #include "base/thread.h"
@@ -11,6 +9,7 @@
 #include "cohort/checkpoint_reader.h"
 #include "counted.h"
 #include "save/save.h"
+#include "slow_disk.h"
 
 /* Saves, and returns the name of the checkpoint, or NULL if no save was due. */
 static const char *save(t_counted *x, bool force)
@@ -239,32 +238,11 @@ static void clock_that_is_behind_removes_nothing_old(void **state)
 
 /* ---- slow disks ---- */
 
-/* A disk that writes nothing before the gate is opened. The program's own thread does not
- * wait. */
-typedef struct slow_disk {
-    ch_gate     gate;
-    atomic_bool is_open;
-    pthread_t   program;
-} slow_disk;
-
-static void wait_for_disk(void *arg, const ch_file_op *op)
-{
-    slow_disk *d = arg;
-
-    while (op->kind == CH_FILE_WRITE && !pthread_equal(pthread_self(), d->program) &&
-           !atomic_load(&d->is_open)) {
-        unsigned seen = atomic_load(&d->gate);
-
-        if (!atomic_load(&d->is_open))
-            ch__gate_idle_until(&d->gate, seen, INT64_MAX);
-    }
-}
-
 /* A save that is due while the last one is being written is skipped and t_counted. A forced save
  * waits instead. */
 static void save_is_skipped_and_counted_when_the_last_is_being_written(void **state)
 {
-    slow_disk   disk = {.program = pthread_self()};
+    t_slow_disk disk;
     const char *path = NULL;
     char        text[2000];
     t_warnings  w;
@@ -272,7 +250,7 @@ static void save_is_skipped_and_counted_when_the_last_is_being_written(void **st
 
     t_keep_warnings(&w);
     t_begin_counted(&x, "slow", (ch_manager_options){.interval = 1});
-    ch__file_observe(wait_for_disk, &disk);
+    t_slow_disk_begin(&disk);
     for (int i = 1; i <= 3; i++) {
         t_set_number(&x, i);
         t_ok(ch_checkpoint_manager_save(x.m, false, &path));
@@ -284,8 +262,7 @@ static void save_is_skipped_and_counted_when_the_last_is_being_written(void **st
     ch_checkpoint_print_plan(x.c, text, sizeof(text));
     assert_non_null(strstr(
         text, "saves: 1, of these deltas: 0; skipped because another was being written: 2"));
-    atomic_store(&disk.is_open, true);
-    ch__gate_open(&disk.gate);
+    t_open_disk(&disk);
     t_ok(ch_checkpoint_manager_save(x.m, true, &path));
     assert_non_null(path);
     t_ok(ch_checkpoint_wait(x.c));
@@ -301,20 +278,53 @@ static void save_is_skipped_and_counted_when_the_last_is_being_written(void **st
 static void *open_disk_later(void *arg)
 {
     enum { NS = 50000000 };
-    slow_disk *d = arg;
-    ch_gate    never = 0;
+    t_slow_disk *d = arg;
+    ch_gate      never = 0;
 
     for (int64_t end = ch__now_ns() + NS; ch__now_ns() < end;)
         ch__gate_idle_until(&never, 0, end);
-    atomic_store(&d->is_open, true);
-    ch__gate_open(&d->gate);
+    t_open_disk(d);
     return NULL;
+}
+
+/* A step whose write has failed is not saved: a save with force, and one that is due by the
+ * interval, try again. The error is returned by the next call of the manager, or of the
+ * checkpoint. */
+static void step_whose_write_failed_is_saved_again(void **state)
+{
+    t_counted x;
+
+    t_begin_counted(&x, "again", (ch_manager_options){.interval = 10});
+    for (int i = 1; i <= 4; i++) {
+        bool        asks_manager = i % 2 == 0, force = i > 2;
+        t_slow_disk disk;
+        char        in_the_way[80];
+
+        snprintf(in_the_way, sizeof(in_the_way), "again/ckpt-%d.data-00000-of-00001",
+                 2 * i - 1);
+        t_set_number(&x, i * 10);
+        t_slow_disk_begin(&disk);
+        t_ok(ch_checkpoint_manager_save(x.m, false, NULL));
+        assert_int_equal(mkdir(t_path(in_the_way), 0777), 0); /* the rename fails */
+        atomic_store(&disk.is_open, true);
+        ch__gate_open(&disk.gate);
+        ch__save_wait_until(x.c->save, INT64_MAX);
+        ch__file_observe(NULL, NULL);
+        assert_int_not_equal(asks_manager ? ch_checkpoint_manager_save(x.m, force, NULL)
+                                          : ch_checkpoint_wait(x.c),
+                             CH_OK);
+        assert_int_equal(rmdir(t_path(in_the_way)), 0);
+        assert_non_null(save(&x, force));
+        assert_null(save(&x, true)); /* it is saved */
+    }
+    t_end_counted(&x);
+    (void)state;
 }
 
 /* CK-16: values are copied first, and there is one write at a time */
 static void save_copies_first_and_writes_one_at_a_time(void **state)
 {
-    slow_disk      disk = {.program = pthread_self()};
+    t_slow_disk    disk;
     ch_checkpoint *c;
     pthread_t      opener;
     t_counted      x;
@@ -323,7 +333,7 @@ static void save_copies_first_and_writes_one_at_a_time(void **state)
     ch_checkpoint_manager_unref(x.m);
     x.m = NULL;
     c = x.c;
-    ch__file_observe(wait_for_disk, &disk);
+    t_slow_disk_begin(&disk);
     t_set_number(&x, 7);
     t_ok(ch_checkpoint_save(c, t_path("async/x"), NULL, NULL, 0));
     t_set_number(&x, 8); /* the program goes on, and nothing of the save is on disk */
@@ -345,14 +355,14 @@ static void save_copies_first_and_writes_one_at_a_time(void **state)
  * the plan shows the wait. */
 static void save_waits_for_the_last_write_and_shows_it_when_there_is_no_interval(void **state)
 {
-    slow_disk   disk = {.program = pthread_self()};
+    t_slow_disk disk;
     const char *path = NULL;
     int64_t     began, total;
     pthread_t   opener;
     t_counted   x;
 
     t_begin_counted(&x, "request", (ch_manager_options){.max_to_keep = 0});
-    ch__file_observe(wait_for_disk, &disk);
+    t_slow_disk_begin(&disk);
     t_ok(ch_checkpoint_manager_save(x.m, false, NULL));
     assert_int_equal(pthread_create(&opener, NULL, open_disk_later, &disk), 0);
     began = ch__now_ns();
@@ -629,6 +639,7 @@ int main(void)
         cmocka_unit_test(restore_leaves_a_damaged_checkpoint_out_of_the_state_file),
         cmocka_unit_test(clock_that_is_behind_removes_nothing_old),
         cmocka_unit_test(save_is_skipped_and_counted_when_the_last_is_being_written),
+        cmocka_unit_test(step_whose_write_failed_is_saved_again),
         cmocka_unit_test(save_copies_first_and_writes_one_at_a_time),
         cmocka_unit_test(save_waits_for_the_last_write_and_shows_it_when_there_is_no_interval),
         cmocka_unit_test(saves_wait_for_the_interval),
