@@ -24,6 +24,7 @@
 #include "save/save.h"
 #include "strategy/changed_rows.h"
 #include "strategy/strategy.h"
+#include "tensor/view.h"
 
 enum { PAGE = 4096 };
 
@@ -64,7 +65,7 @@ static void add_region(planning *p, const char *key, ch_dtype dtype, ch_shape wh
 {
     ch_shape shape = whole;
     int64_t  rows, row_bytes;
-    bool     is_local = source.from == CH_FROM_VAR;
+    bool     may_change = source.from == CH_FROM_VAR;
 
     for (int k = 0; k < shape.rank; k++)
         shape.dim[k] = region->size[k];
@@ -92,7 +93,7 @@ static void add_region(planning *p, const char *key, ch_dtype dtype, ch_shape wh
             from.rows += at;
         else if (from.bytes != NULL)
             from.bytes += at * row_bytes;
-        if (is_local && item.bytes <= p->left) {
+        if (may_change && item.bytes <= p->left) {
             from.from = CH_FROM_STAGING;
             p->left -= item.bytes;
         }
@@ -117,10 +118,13 @@ static void add_strings(planning *p, const char *key, ch_shape shape, int64_t n,
     add_item(p, &item, &(ch_item_source){.from = CH_FROM_TENSOR, .bytes = bytes});
 }
 
+/* Adds a tensor of the tree. Memory of the program is copied like that of a variable, because
+ * the program may change it when it goes on. */
 static void add_tensor(planning *p, const char *key, ch_tensor *t)
 {
-    ch_shape  shape = ch_tensor_shape(t);
-    ch_region all = {.begin = {0}};
+    ch_shape     shape = ch_tensor_shape(t);
+    ch_region    all = {.begin = {0}};
+    ch_item_from from = ch__tensor_is_wrapped(t) ? CH_FROM_VAR : CH_FROM_TENSOR;
 
     for (int k = 0; k < shape.rank; k++)
         all.size[k] = shape.dim[k];
@@ -128,7 +132,7 @@ static void add_tensor(planning *p, const char *key, ch_tensor *t)
         add_strings(p, key, shape, ch_tensor_count(t), ch_tensor_data(t));
     else
         add_region(p, key, ch_tensor_dtype(t), shape, &all, 0,
-                   (ch_item_source){.from = CH_FROM_TENSOR, .bytes = ch_tensor_data(t)});
+                   (ch_item_source){.from = from, .bytes = ch_tensor_data(t)});
 }
 
 /* ---- variables ---- */

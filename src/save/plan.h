@@ -25,7 +25,7 @@
 
 /* Where the bytes of an item are while it is written. */
 typedef enum ch_item_from {
-    CH_FROM_VAR, /* in a variable of this process; the program waits until they are written */
+    CH_FROM_VAR, /* in a variable or other memory of the program, which waits for the write */
     CH_FROM_STAGING, /* in staging memory */
     CH_FROM_TENSOR,  /* in a tensor or text of the tree or the plan */
     CH_FROM_IDS,     /* ids of changed rows, in a list of the plan */
@@ -34,7 +34,7 @@ typedef enum ch_item_from {
 
 typedef struct ch_item_source {
     ch_item_from from;
-    const char  *bytes; /* in the variable, tensor or text; NULL: on a server */
+    const char  *bytes; /* in the variable, tensor, text or memory; NULL: on a server */
     ch_var      *var;   /* of CH_FROM_SNAPSHOT: the whole variable; with `rows` the shard */
     /* Rows of the variable or shard that the item consists of, one for each row of the item;
      * NULL: the item is a region. `bytes` is then the first row of the variable. */

@@ -234,6 +234,11 @@ ch_status ch_tensor_wrap(ch_dtype dtype, ch_shape shape, void *data, void (*rele
     return st;
 }
 
+bool ch__tensor_is_wrapped(const ch_tensor *t)
+{
+    return t->buffer->release == release_wrapped;
+}
+
 ch_tensor *ch_tensor_ref(ch_tensor *t)
 {
     if (t != NULL)

@@ -1,4 +1,4 @@
-/* tensor/view.h -- functions that the files of this module share to copy strings.
+/* tensor/view.h -- functions on the memory of views: strings, and memory of the caller.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TENSOR_VIEW_H
@@ -16,5 +16,8 @@ void ch__str_drop(ch_str *at);
 CH_MUST_CHECK ch_status ch__copy_strings(ch_shape shape, const char *from,
                                          const int64_t *from_stride, char *to,
                                          const int64_t *to_stride);
+
+/* Returns true if the memory of a tensor is its creator's (ch_tensor_wrap), who may change it. */
+bool ch__tensor_is_wrapped(const ch_tensor *t);
 
 #endif

@@ -10,6 +10,7 @@
 #include "base/sys.h"
 #include "ckpt/ckpt.h"
 #include "help.h"
+#include "slow_disk.h"
 
 static bool has_key(const char *prefix, const char *key)
 {
@@ -577,6 +578,68 @@ static void own_state_is_saved_as_a_tuple(void **state)
     (void)state;
 }
 
+enum { WRAPPED = 3 << 18 }; /* elements of the program's array: 3 MiB, so several writes */
+
+static int32_t wrapped[WRAPPED];
+
+/* Saves the program's array without a copy. */
+static ch_status save_wrapped(void *self, ch_tuple **out)
+{
+    ch_tensor *t = NULL;
+    ch_value  *v = NULL;
+    ch_status  rc;
+
+    t_ok(ch_tensor_wrap(CH_I32, ch_shape_of(WRAPPED), self, NULL, NULL, &t));
+    t_ok(ch_value_new(CH_PLAIN, 1, &t, &v));
+    rc = ch_tuple_new(1, &v, NULL, out);
+    ch_value_unref(v);
+    ch_tensor_unref(t);
+    return rc;
+}
+
+static ch_status load_wrapped(void *self, ch_tuple *state)
+{
+    memcpy(self, ch_tensor_data(ch_value_at(ch_tuple_at(state, 0), 0)), sizeof(wrapped));
+    return CH_OK;
+}
+
+static void fill_wrapped(int32_t x)
+{
+    for (int i = 0; i < WRAPPED; i++)
+        wrapped[i] = x;
+}
+
+/* A save has copied such memory when it returns, or it has written it. */
+static void wrapped_state_may_change_when_the_save_has_returned(void **state)
+{
+    static const ch_state_ops ops = {save_wrapped, load_wrapped};
+    static const int64_t      staging[] = {0, 1};
+
+    for (int i = 0; i < 2; i++) {
+        ch_checkpoint *c = NULL;
+        t_slow_disk    disk;
+
+        t_ok(ch_checkpoint_new(&c));
+        t_ok(ch_checkpoint_add_state(c, "wrapped", &ops, wrapped));
+        fill_wrapped(1);
+        if (i == 0)
+            t_slow_disk_begin(&disk);
+        t_ok(ch_checkpoint_write(
+            c, t_path("wrapped"),
+            &(ch_write_options){.staging_bytes = staging[i], .replace = true}));
+        fill_wrapped(2);
+        if (i == 0)
+            t_open_disk(&disk);
+        t_ok(ch_checkpoint_wait(c));
+        ch__file_observe(NULL, NULL);
+        t_ok(ch_checkpoint_restore(c, t_path("wrapped"), NULL, NULL));
+        for (int k = 0; k < WRAPPED; k++)
+            assert_int_equal(wrapped[k], 1);
+        ch_checkpoint_unref(c);
+    }
+    (void)state;
+}
+
 /* CK-16: the error of a background write is returned once, by the next call. */
 static void write_error_is_returned_once(void **state)
 {
@@ -689,6 +752,7 @@ int main(void)
         cmocka_unit_test(checkpoint_without_object_graph_is_matched_by_names),
         cmocka_unit_test(values_match_by_name_if_no_edge_leads_to_them),
         cmocka_unit_test(own_state_is_saved_as_a_tuple),
+        cmocka_unit_test(wrapped_state_may_change_when_the_save_has_returned),
         cmocka_unit_test(write_error_is_returned_once),
         cmocka_unit_test(plan_says_what_a_save_costs),
         cmocka_unit_test(null_arguments_are_refused),
