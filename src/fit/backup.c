@@ -17,7 +17,10 @@
  *   4. In rounds of CH_SYNCHRONOUS, no save divides a round, because the steps after it would
  *      read other values. A save in mid-round, also a forced one, is put off to the end of the
  *      round; ch_fit runs on until then, also after a pause.
- *   5. After a pause the first state that is saved is that of the next process: later save
+ *   5. The best epoch (`monitor`) is the best of those whose checkpoint was committed. If the
+ *      write of a better one fails, the state is saved again as long as no step changes it, and
+ *      is forgotten then.
+ *   6. After a pause the first state that is saved is that of the next process: later save
  *      points show what the pause has cut short.
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -64,12 +67,16 @@ typedef struct backup {
     bool         was_missed;  /* a save that was due could not be made yet */
     char         last[PATH_BYTES]; /* path of the last save; "": none */
     char         best[NAME_BYTES]; /* name of the best epoch's checkpoint; "": none */
-    bool         is_best;          /* the next state to be saved is of the best epoch */
-    bool         must_keep;        /* the manager does not know `best` yet */
-    bool         has_paused;       /* the state of the pause was saved */
-    bool         catches;          /* the handlers of signals are installed */
-    int          n_requests;       /* signals SIGUSR1 that were handled */
-    int64_t      saved_ns;         /* time of the last save, or of the beginning */
+    double       best_value;       /* of the monitored log in that epoch */
+    /* An epoch that is better, whose value is in `monitor`: the steps of the training at its
+     * end (-1: there is none), and the checkpoint that is being written ("": none). */
+    int64_t better_step;
+    char    better[NAME_BYTES];
+    bool    is_best;    /* the state that is being captured is of such an epoch */
+    bool    has_paused; /* the state of the pause was saved */
+    bool    catches;    /* the handlers of signals are installed */
+    int     n_requests; /* signals SIGUSR1 that were handled */
+    int64_t saved_ns;   /* time of the last save, or of the beginning */
 } backup;
 
 /* ---- places ---- */
@@ -138,12 +145,50 @@ static void catch_signals(backup *b, bool on)
     }
 }
 
-static void set_best(backup *b, const char *path)
+/* ---- the best epoch ---- */
+
+/* Writes the name of a checkpoint, without its directory. */
+static void copy_name(char name[NAME_BYTES], const char *path)
 {
     const char *slash = strrchr(path, '/');
 
-    snprintf(b->best, sizeof(b->best), "%s", slash != NULL ? slash + 1 : path);
+    snprintf(name, NAME_BYTES, "%s", slash != NULL ? slash + 1 : path);
 }
+
+/* Returns true if the epoch that has ended is the best so far, and records it. */
+static bool is_best_epoch(backup *b, ch_training *t)
+{
+    double value;
+
+    if (!b->has_monitor || !ch__monitor_read(&b->monitor, t, &value) ||
+        !ch__monitor_is_better(&b->monitor, value, b->monitor.best))
+        return false;
+    b->monitor.best = value;
+    b->better_step = t->step;
+    return true;
+}
+
+/* Makes the better epoch the best, because its checkpoint is committed. */
+static void set_best(backup *b)
+{
+    snprintf(b->best, sizeof(b->best), "%s", b->better);
+    b->best_value = b->monitor.best;
+    b->better[0] = '\0';
+    b->better_step = -1;
+}
+
+/* Forgets a better epoch whose state was not saved and has changed. */
+static void forget_better(backup *b, const ch_training *t)
+{
+    bool is_captured = b->is_prepared && b->prepared.step == b->better_step;
+
+    if (b->better_step < 0 || b->better[0] != '\0' || b->better_step == t->step || is_captured)
+        return;
+    b->monitor.best = b->best_value;
+    b->better_step = -1;
+}
+
+/* ---- loading ---- */
 
 /* Loads the newest checkpoint, if there is any. load_training and backup_load are called. */
 static ch_status restore(backup *b, const ch_training *t)
@@ -157,15 +202,17 @@ static ch_status restore(backup *b, const ch_training *t)
         ch__log(CH_LOG_WARNING, "backup", "the training goes on with new variables: %s",
                 ch_error_message());
     if (b->is_best)
-        set_best(b, path);
+        copy_name(b->best, path);
     b->is_best = false;
-    b->must_keep = b->best[0] != '\0';
+    b->best_value = b->monitor.best;
     snprintf(b->last, sizeof(b->last), "%s", path);
     b->saved = place_of(t);
     b->loaded_step = t->step;
+    if (b->best[0] != '\0')
+        rc = ch__manager_keep(b->manager, b->best);
     ch__log(CH_LOG_INFO, "backup", "the training goes on from %s: epoch %d, step %lld", path,
             t->epoch + 1, (long long)t->epoch_step);
-    return CH_OK;
+    return rc;
 }
 
 static ch_status begin(backup *b, ch_training *t)
@@ -176,13 +223,15 @@ static ch_status begin(backup *b, ch_training *t)
     ch_status          rc = ch_checkpoint_new(&b->checkpoint);
 
     b->saved = (place){.epoch = -1};
-    b->last[0] = b->best[0] = '\0';
-    b->is_best = b->must_keep = b->has_paused = b->is_prepared = b->was_missed = false;
+    b->last[0] = b->best[0] = b->better[0] = '\0';
+    b->better_step = -1;
+    b->is_best = b->has_paused = b->is_prepared = b->was_missed = false;
     b->n_requests = 0;
     b->loaded_step = 0;
     b->saved_ns = ch__now_ns();
     if (b->has_monitor)
         ch__monitor_reset(&b->monitor);
+    b->best_value = b->monitor.best;
     if (rc == CH_OK)
         rc = add_parts(b, t);
     if (rc == CH_OK)
@@ -214,9 +263,8 @@ static void warn(const backup *b)
             ch_error_message());
 }
 
-/* Waits for the last write until `until`, a time of ch__now_ns, and warns of its error. Then
- * the best epoch's checkpoint can be kept, unless its write failed. Returns false if the write
- * is still in progress. */
+/* Waits for the last write until `until`, a time of ch__now_ns, and warns of its error. Returns
+ * false if the write is still in progress. */
 static bool finish_write(backup *b, int64_t until)
 {
     bool      is_ended = false;
@@ -226,10 +274,10 @@ static bool finish_write(backup *b, int64_t until)
         warn(b);
         b->saved.epoch = -1;
     }
-    if (is_ended && b->must_keep) {
-        b->must_keep = false;
-        if (rc == CH_OK && ch__manager_keep(b->manager, b->best) != CH_OK)
-            warn(b);
+    if (is_ended && b->better[0] != '\0') {
+        if (rc == CH_OK)
+            set_best(b);
+        b->better[0] = '\0';
     }
     return is_ended;
 }
@@ -239,20 +287,25 @@ static bool finish_write(backup *b, int64_t until)
 static ch_status save(backup *b, const ch_training *t)
 {
     const char *path = NULL;
-    ch_status   rc = b->is_prepared ? ch__manager_save_prepared(b->manager, &path)
-                                    : ch_checkpoint_manager_save(b->manager, true, &path);
+    place       now = b->is_prepared ? b->prepared : place_of(t);
+    ch_status   rc;
 
+    forget_better(b, t);
+    b->is_best = now.step == b->better_step;
+    if (b->is_best)
+        ch__manager_keep_next(b->manager);
+    rc = b->is_prepared ? ch__manager_save_prepared(b->manager, &path)
+                        : ch_checkpoint_manager_save(b->manager, true, &path);
     b->saved_ns = ch__now_ns();
     if (rc == CH_UNAVAILABLE)
         return rc; /* a parameter server is lost */
     if (rc != CH_OK) {
         warn(b);
     } else if (path != NULL) {
-        b->saved = b->is_prepared ? b->prepared : place_of(t);
+        b->saved = now;
         snprintf(b->last, sizeof(b->last), "%s", path);
-        b->must_keep = b->is_best;
         if (b->is_best)
-            set_best(b, path);
+            copy_name(b->better, path);
     }
     b->is_best = false;
     return CH_OK;
@@ -271,7 +324,16 @@ static void drop_prepared(backup *b, ch_training *t)
 /* Captures the state, while steps are in flight. */
 static void prepare(backup *b, ch_training *t)
 {
-    if (ch__training_capture(t) != CH_OK) {
+    ch_status rc;
+
+    /* The captured state names the best epoch, so its write must have ended. */
+    if (b->better[0] != '\0')
+        (void)finish_write(b, INT64_MAX);
+    forget_better(b, t);
+    b->is_best = b->better_step == t->step;
+    rc = ch__training_capture(t);
+    b->is_best = false;
+    if (rc != CH_OK) {
         warn(b);
         return;
     }
@@ -322,18 +384,6 @@ static bool is_time(const backup *b, const ch_training *t, int event)
            (double)(ch__now_ns() - b->saved_ns) * 1e-9 >= o->every_seconds;
 }
 
-/* Returns true if the epoch that has ended is the best so far, and records it. */
-static bool is_best_epoch(backup *b, ch_training *t)
-{
-    double value;
-
-    if (!b->has_monitor || !ch__monitor_read(&b->monitor, t, &value) ||
-        !ch__monitor_is_better(&b->monitor, value, b->monitor.best))
-        return false;
-    b->monitor.best = value;
-    return true;
-}
-
 /* Returns true if the training must be saved, whatever the intervals. */
 static bool is_forced(backup *b, ch_training *t, int event)
 {
@@ -342,9 +392,7 @@ static bool is_forced(backup *b, ch_training *t, int event)
                   (b->opt.overhead == 0 && is_epoch(b, t, event));
 
     b->n_requests = n;
-    if (event == CH_SAVE_POINT_EPOCH && is_best_epoch(b, t))
-        forced = b->is_best = true;
-    return forced;
+    return (event == CH_SAVE_POINT_EPOCH && is_best_epoch(b, t)) || forced;
 }
 
 /* Returns true if a save would divide a round of CH_SYNCHRONOUS, and further steps end the
@@ -427,6 +475,9 @@ static ch_status save_point(backup *b, ch_training *t, int event)
 
     if (b->has_paused)
         return CH_OK;
+    /* An epoch is compared with the best one that was committed. */
+    (void)finish_write(b, event == CH_SAVE_POINT_EPOCH && b->better[0] != '\0' ? INT64_MAX : 0);
+    forget_better(b, t);
     forced = is_forced(b, t, event);
     if (b->catches && ch__interrupts(CH_INTERRUPT_TERMINATE) > 0)
         return terminate(b, t, waits);

@@ -61,6 +61,8 @@ struct ch_checkpoint_manager {
     managed prepared;
     double  last_preserved; /* CM-7, in seconds since 1970 */
     char   *kept;           /* name of a checkpoint that stays; NULL: none */
+    bool    keeps_next;     /* the next save is kept instead, if it is committed */
+    char   *next_kept;      /* name of such a save in progress; NULL: none */
     char   *path;           /* last result of a call; owned */
     bool    has_step;       /* last_step is known (CM-11) */
     int64_t last_step;
@@ -296,6 +298,11 @@ static ch_status committed(void *arg, const ch_save *s)
 
     m->is_committed = true;
     append(m, m->now());
+    if (m->next_kept != NULL) {
+        ch__free(m->kept);
+        m->kept = m->next_kept;
+        m->next_kept = NULL;
+    }
     if (about->base != NULL) {
         m->n_deltas++;
         ch__log(CH_LOG_INFO, "checkpoint", "%s is a delta of %s: %lld bytes", s->prefix,
@@ -413,6 +420,7 @@ static void free_manager(ch_checkpoint_manager *m)
     ch_var_unref(m->opt.step);
     ch__free(m->directory);
     ch__free(m->kept);
+    ch__free(m->next_kept);
     ch__free(m->path);
     ch_checkpoint_unref(m->checkpoint);
     ch__free(m);
@@ -619,6 +627,17 @@ static ch_status lock_again(ch_checkpoint_manager *m)
     return rc;
 }
 
+/* Notes the name of a save that is to be kept. */
+static ch_status prepare_kept(ch_checkpoint_manager *m, const char *name)
+{
+    bool keeps = m->keeps_next;
+
+    ch__free(m->next_kept);
+    m->next_kept = keeps ? ch__strdup(name) : NULL;
+    m->keeps_next = false;
+    return keeps && m->next_kept == NULL ? ch__fail_memory("a checkpoint manager") : CH_OK;
+}
+
 static ch_status save(ch_checkpoint_manager *m, int64_t step, bool is_prepared)
 {
     char     *name;
@@ -643,6 +662,8 @@ static ch_status save(ch_checkpoint_manager *m, int64_t step, bool is_prepared)
     rc = m->path != NULL ? choose_base(m, name, &is_delta) : ch__fail_memory("a checkpoint");
     if (rc == CH_OK)
         rc = prepare_entry(m, name, is_delta ? m->base : NULL);
+    if (rc == CH_OK)
+        rc = prepare_kept(m, name);
     ch__free(name);
     if (rc != CH_OK)
         return rc;
@@ -805,6 +826,11 @@ ch_status ch__manager_keep(ch_checkpoint_manager *m, const char *name)
     ch__free(m->kept);
     m->kept = copy;
     return CH_OK;
+}
+
+void ch__manager_keep_next(ch_checkpoint_manager *m)
+{
+    m->keeps_next = true;
 }
 
 /* ---- restoring ---- */

@@ -14,6 +14,9 @@ CH_MUST_CHECK ch_status ch__manager_new(ch_checkpoint *c, const char *directory,
  * a write is in progress. */
 CH_MUST_CHECK ch_status ch__manager_keep(ch_checkpoint_manager *m, const char *name);
 
+/* Makes the next save, if it is committed, the checkpoint that is kept in that way. */
+void ch__manager_keep_next(ch_checkpoint_manager *m);
+
 /* Forces a save at a cut that was prepared (ch__cut_prepare), as ch_checkpoint_manager_save
  * does. */
 CH_MUST_CHECK ch_status ch__manager_save_prepared(ch_checkpoint_manager *m, const char **path);

@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "base/mem.h"
@@ -523,6 +524,44 @@ static void backup_keeps_the_checkpoint_of_the_best_epoch(void **state)
     (void)state;
 }
 
+/* The write of checkpoint 1, that of the best epoch, fails. So the best of the later epochs is the
+ * best. If no step has changed the state meanwhile, it is saved again as that of the best epoch. */
+static void backup_forgets_the_best_epoch_when_its_write_fails(void **state)
+{
+    program p = usual();
+
+    p.o = (ch_backup_options){.monitor = "loss", .goal = CH_GOAL_MAX, .max_to_keep = 1};
+    for (p.j.epochs = 1; p.j.epochs <= 4; p.j.epochs += 3) {
+        remove_run();
+        assert_int_equal(mkdir(t_path("run"), 0777), 0);
+        assert_int_equal(mkdir(t_path("run/ckpt-1.data-00000-of-00001"), 0777), 0);
+        assert_int_equal(run(&p), 0);
+        assert_true(!exists("ckpt-1") && exists("ckpt-2"));
+        if (p.j.epochs == 1) {
+            p.j.epochs = 4; /* goes on after the first epoch, which is the best */
+            assert_int_equal(run(&p), 0);
+            p.j.epochs = 1;
+        }
+        assert_true(exists("ckpt-2") && !exists("ckpt-3"));
+        assert_true(exists(p.j.epochs == 1 ? "ckpt-5" : "ckpt-4"));
+    }
+    remove_run();
+    (void)state;
+}
+
+/* Each epoch is the best so far, so that one checkpoint is the newest and the best. */
+static void backup_keeps_no_checkpoint_of_an_epoch_that_was_the_best(void **state)
+{
+    program p = usual();
+
+    p.o = (ch_backup_options){.monitor = "loss", .goal = CH_GOAL_MIN, .max_to_keep = 1};
+    remove_run();
+    assert_int_equal(run(&p), 0);
+    assert_true(!exists("ckpt-1") && !exists("ckpt-2") && exists("ckpt-3"));
+    remove_run();
+    (void)state;
+}
+
 /* The program was killed after the commit of its last checkpoint, before the state file. Started
  * again it trains no step, but names this checkpoint in the state file and removes the one that
  * is too old, not that of the best epoch. */
@@ -624,6 +663,8 @@ int main(void)
         cmocka_unit_test(backup_counts_the_saves_that_a_slow_disk_makes_it_skip),
         cmocka_unit_test(backup_of_epochs_skips_no_save_when_the_disk_is_slow),
         cmocka_unit_test(backup_keeps_the_checkpoint_of_the_best_epoch),
+        cmocka_unit_test(backup_forgets_the_best_epoch_when_its_write_fails),
+        cmocka_unit_test(backup_keeps_no_checkpoint_of_an_epoch_that_was_the_best),
         cmocka_unit_test(backup_finishes_a_save_that_was_killed_after_its_commit),
         cmocka_unit_test(backup_error_is_a_warning_when_the_disk_is_full),
         cmocka_unit_test(backup_rejects_invalid_options),
