@@ -266,13 +266,15 @@ typedef struct ch_backup_options {
      * stays beside the newest. NULL: none. */
     const char *monitor;
     ch_goal     goal; /* whether less or more is better */
-    /* SIGTERM ends the training: it finishes the step and saves, and ch_fit returns CANCELLED.
-     * A second SIGTERM ends the process. SIGUSR1 saves, and the training goes on. Handlers of
-     * the program are called too, after those of the library, and restored when ch_fit returns.
-     * */
+    /* SIGTERM ends the training: it finishes the step and saves, and ch_fit returns CANCELLED,
+     * also if the signal comes during the last save, so that the training is complete. Started
+     * again, it then trains no step. A second SIGTERM ends the process. SIGUSR1 saves, and the
+     * training goes on. Handlers of the program are called too, after those of the library, and
+     * restored when ch_fit returns. */
     bool signals;
-    /* Longest time from SIGTERM to the end of the save; 0: 10. A state that is not saved within
-     * that time is given up, and the last checkpoint stays. */
+    /* Longest time from SIGTERM to the end of all waits for saves; 0: 10. A state that is not
+     * saved within that time is given up, and the last checkpoint stays. The memory of such a
+     * save is not freed. */
     double grace_seconds;
     /* Limit of the memory for a copy of the state; 0: the size of the state. Values that do not
      * fit are written while the training waits. */

@@ -20,7 +20,11 @@
  *   5. The best epoch (`monitor`) is the best of those whose checkpoint was committed. If the
  *      write of a better one fails, the state is saved again as long as no step changes it, and
  *      is forgotten then.
- *   6. After a pause the first state that is saved is that of the next process: later save
+ *   6. After SIGTERM, waits for writes end with the time of grace (end_of_grace), and the write
+ *      that is still in progress is abandoned. From the beginning of the training until the
+ *      handlers are removed, SIGTERM makes ch_fit return CANCELLED, also when everything is
+ *      saved.
+ *   7. After a pause the first state that is saved is that of the next process: later save
  *      points show what the pause has cut short.
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -132,17 +136,38 @@ static ch_status add_parts(backup *b, ch_training *t)
 
 /* ---- begin and end ---- */
 
-static void catch_signals(backup *b, bool on)
+static void catch_signals(backup *b)
 {
-    if (on == b->catches)
-        return;
-    b->catches = on;
-    for (int i = CH_INTERRUPT_TERMINATE; i <= CH_INTERRUPT_SAVE; i++) {
-        if (on)
-            ch__interrupt_catch((ch_interrupt)i);
-        else
-            ch__interrupt_release((ch_interrupt)i);
-    }
+    b->catches = b->opt.signals;
+    for (int i = CH_INTERRUPT_TERMINATE; b->catches && i <= CH_INTERRUPT_SAVE; i++)
+        ch__interrupt_catch((ch_interrupt)i);
+}
+
+/* Returns true if SIGTERM came before its handler was removed. */
+static bool release_signals(backup *b)
+{
+    bool is_terminated = false;
+
+    for (int i = CH_INTERRUPT_TERMINATE; b->catches && i <= CH_INTERRUPT_SAVE; i++)
+        is_terminated |=
+            ch__interrupt_release((ch_interrupt)i) > 0 && i == CH_INTERRUPT_TERMINATE;
+    b->catches = false;
+    return is_terminated;
+}
+
+static bool is_terminated(const backup *b)
+{
+    return b->catches && ch__interrupts(CH_INTERRUPT_TERMINATE) > 0;
+}
+
+/* Returns the time of ch__now_ns until which the training may wait for a write. */
+static int64_t end_of_grace(void *arg)
+{
+    const backup *b = arg;
+
+    return is_terminated(b) ? ch__interrupt_ns(CH_INTERRUPT_TERMINATE) +
+                                  (int64_t)(b->opt.grace_seconds * 1e9)
+                            : INT64_MAX;
 }
 
 /* ---- the best epoch ---- */
@@ -222,6 +247,7 @@ static ch_status begin(backup *b, ch_training *t)
                               .write = {.staging_bytes = b->opt.staging_bytes}};
     ch_status          rc = ch_checkpoint_new(&b->checkpoint);
 
+    catch_signals(b);
     b->saved = (place){.epoch = -1};
     b->last[0] = b->best[0] = b->better[0] = '\0';
     b->better_step = -1;
@@ -236,23 +262,11 @@ static ch_status begin(backup *b, ch_training *t)
         rc = add_parts(b, t);
     if (rc == CH_OK)
         rc = ch_checkpoint_manager_new(b->checkpoint, b->directory, &opt, &b->manager);
-    if (rc == CH_OK)
+    if (rc == CH_OK) {
+        ch__manager_limit_waits(b->manager, end_of_grace, b);
         rc = restore(b, t);
-    if (rc == CH_OK)
-        catch_signals(b, b->opt.signals);
+    }
     return rc;
-}
-
-/* Waits for the write in progress, and releases everything. */
-static void end(backup *b)
-{
-    catch_signals(b, false);
-    ch_restored_unref(b->restored);
-    ch_checkpoint_manager_unref(b->manager);
-    ch_checkpoint_unref(b->checkpoint);
-    b->restored = NULL;
-    b->manager = NULL;
-    b->checkpoint = NULL;
 }
 
 /* ---- saving ---- */
@@ -270,7 +284,7 @@ static bool finish_write(backup *b, int64_t until)
     bool      is_ended = false;
     ch_status rc = ch__manager_wait(b->manager, until, &is_ended);
 
-    if (rc != CH_OK) {
+    if (rc != CH_OK && (is_ended || !is_terminated(b))) {
         warn(b);
         b->saved.epoch = -1;
     }
@@ -353,10 +367,8 @@ static ch_status finish_prepared(backup *b, ch_training *t)
 
     is_given_up = !ch__cut_is_prepared(ch_model_strategy(t->model), &is_ready);
     b->was_missed |= is_given_up;
-    if (is_ready) {
-        (void)finish_write(b, INT64_MAX);
+    if (is_ready && finish_write(b, INT64_MAX))
         rc = save(b, t);
-    }
     if (is_ready || is_given_up)
         drop_prepared(b, t);
     return rc;
@@ -403,6 +415,14 @@ static bool is_in_mid_round(const ch_training *t, int event)
            ch__cut_divides_round(ch_model_strategy(t->model));
 }
 
+/* Returns the error of a training that SIGTERM has ended and that was saved. */
+static ch_status fail_saved(const backup *b, const ch_training *t)
+{
+    return ch__fail(CH_CANCELLED,
+                    "terminated in epoch %d, step %lld; saved as %s; start it again to go on",
+                    t->epoch + 1, (long long)t->epoch_step, b->last);
+}
+
 /* Returns the error of a training that SIGTERM has ended and that was not saved. */
 static ch_status fail_unsaved(const backup *b, const ch_training *t, const char *why)
 {
@@ -416,12 +436,22 @@ static ch_status fail_unsaved(const backup *b, const ch_training *t, const char 
                     is_any ? last : "");
 }
 
+/* Gives up the write in progress. It uses the manager and the checkpoint, so these must not be
+ * freed. */
+static void abandon(backup *b)
+{
+    ch__manager_abandon(b->manager);
+    b->saved.epoch = -1;
+    b->manager = NULL;
+    b->checkpoint = NULL;
+    b->restored = NULL;
+}
+
 /* Ends the training after SIGTERM: saves within the time of grace. If the round of
  * CH_SYNCHRONOUS does not end within that time, the state is not saved. */
 static ch_status terminate(backup *b, ch_training *t, bool is_divided)
 {
-    int64_t until =
-        ch__interrupt_ns(CH_INTERRUPT_TERMINATE) + (int64_t)(b->opt.grace_seconds * 1e9);
+    int64_t   until = end_of_grace(b);
     bool      is_ended;
     char      why[160];
     ch_status rc;
@@ -439,17 +469,10 @@ static ch_status terminate(backup *b, ch_training *t, bool is_divided)
             return rc;
         is_ended = finish_write(b, until);
     }
-    if (!is_ended) {
-        ch__manager_abandon(b->manager);
-        b->manager = NULL; /* the write uses them, so they must not be freed */
-        b->checkpoint = NULL;
-        b->restored = NULL;
-    }
+    if (!is_ended)
+        abandon(b);
     if (is_ended && is_saved(b, t))
-        return ch__fail(CH_CANCELLED,
-                        "terminated in epoch %d, step %lld; saved as %s; start it again to go "
-                        "on",
-                        t->epoch + 1, (long long)t->epoch_step, b->last);
+        return fail_saved(b, t);
     snprintf(why, sizeof(why), "%s did not end within %g seconds%s",
              is_ended ? "the round of the coordinator" : "the save", b->opt.grace_seconds,
              is_ended ? ", so it was not saved" : " and was abandoned");
@@ -464,23 +487,14 @@ static ch_status save_drained(backup *b, ch_training *t)
 
     if (rc != CH_OK)
         return rc;
-    (void)finish_write(b, INT64_MAX);
-    return is_saved(b, t) ? CH_OK : save(b, t);
+    return !finish_write(b, INT64_MAX) || is_saved(b, t) ? CH_OK : save(b, t);
 }
 
-static ch_status save_point(backup *b, ch_training *t, int event)
+static ch_status save_if_due(backup *b, ch_training *t, int event, bool forced)
 {
-    bool      forced, due, ends, waits = is_in_mid_round(t, event);
+    bool      due, ends, waits = is_in_mid_round(t, event);
     ch_status rc = CH_OK;
 
-    if (b->has_paused)
-        return CH_OK;
-    /* An epoch is compared with the best one that was committed. */
-    (void)finish_write(b, event == CH_SAVE_POINT_EPOCH && b->better[0] != '\0' ? INT64_MAX : 0);
-    forget_better(b, t);
-    forced = is_forced(b, t, event);
-    if (b->catches && ch__interrupts(CH_INTERRUPT_TERMINATE) > 0)
-        return terminate(b, t, waits);
     /* Before the first step of this process there is nothing to lose. */
     due = ch__manager_is_due(b->manager,
                              t->step > b->loaded_step && is_time(b, t, event) &&
@@ -510,6 +524,38 @@ static ch_status save_point(backup *b, ch_training *t, int event)
     return rc;
 }
 
+static ch_status save_point(backup *b, ch_training *t, int event)
+{
+    bool      forced;
+    ch_status rc = CH_OK;
+
+    if (b->has_paused)
+        return CH_OK;
+    /* An epoch is compared with the best one that was committed. */
+    (void)finish_write(b, event == CH_SAVE_POINT_EPOCH && b->better[0] != '\0' ? INT64_MAX : 0);
+    forget_better(b, t);
+    forced = is_forced(b, t, event);
+    if (!is_terminated(b))
+        rc = save_if_due(b, t, event, forced);
+    /* The signal may have come during a wait, also in the last save. */
+    return rc == CH_OK && is_terminated(b) ? terminate(b, t, is_in_mid_round(t, event)) : rc;
+}
+
+/* Waits for the write in progress, within the time of grace after SIGTERM, and releases
+ * everything. Returns true if SIGTERM has come. */
+static bool end(backup *b)
+{
+    if (b->manager != NULL && !finish_write(b, INT64_MAX) && is_terminated(b))
+        abandon(b);
+    ch_restored_unref(b->restored);
+    ch_checkpoint_manager_unref(b->manager);
+    ch_checkpoint_unref(b->checkpoint);
+    b->restored = NULL;
+    b->manager = NULL;
+    b->checkpoint = NULL;
+    return release_signals(b);
+}
+
 static ch_status backup_on(void *self, ch_training *t, ch_event event)
 {
     backup *b = self;
@@ -526,8 +572,11 @@ static ch_status backup_on(void *self, ch_training *t, ch_event event)
     if (b->manager != NULL)
         ch__manager_count_saves(b->manager, &t->n_saves, &t->n_skipped_saves);
     drop_prepared(b, t); /* the training has failed */
-    end(b);
-    return CH_OK;
+    if (!end(b))
+        return CH_OK;
+    /* An error that ch_fit has already goes first. */
+    return b->saved.epoch >= 0 ? fail_saved(b, t)
+                               : fail_unsaved(b, t, "the last state was not saved");
 }
 
 /* ---- the callback's own state ---- */
@@ -566,7 +615,7 @@ static void backup_drop(void *self)
 {
     backup *b = self;
 
-    end(b);
+    (void)end(b);
     ch__monitor_drop(&b->monitor);
     ch__free(b->directory);
     ch__free(b);

@@ -87,16 +87,20 @@ static void install(struct caught *c)
                  sigaction(c->number, &ours, NULL) == 0;
 }
 
-/* Restores the previous action, unless other code has replaced our handler meanwhile. */
-static void restore(struct caught *c)
+/* Restores the previous action, unless other code has replaced our handler meanwhile. Returns
+ * the number of signals until then. */
+static int restore(struct caught *c)
 {
     struct sigaction now;
+    int              n;
 
     if (c->is_ours && sigaction(c->number, NULL, &now) == 0 &&
         (now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == on_signal)
         sigaction(c->number, &c->before, NULL);
     c->is_ours = false;
+    n = atomic_load(&c->n_signals);
     clear(c);
+    return n;
 }
 
 void ch__interrupt_catch(ch_interrupt which)
@@ -107,12 +111,14 @@ void ch__interrupt_catch(ch_interrupt which)
     pthread_mutex_unlock(&lock);
 }
 
-void ch__interrupt_release(ch_interrupt which)
+int ch__interrupt_release(ch_interrupt which)
 {
+    int n;
+
     pthread_mutex_lock(&lock);
-    if (--caught[which].n_users == 0)
-        restore(&caught[which]);
+    n = --caught[which].n_users == 0 ? restore(&caught[which]) : ch__interrupts(which);
     pthread_mutex_unlock(&lock);
+    return n;
 }
 
 int ch__interrupts(ch_interrupt which)

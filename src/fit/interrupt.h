@@ -24,7 +24,8 @@ typedef enum ch_interrupt {
  * The second SIGINT, and the second SIGTERM, ends the process. The handler of the program is
  * called after ours for SIGTERM and SIGUSR1, and not called for SIGINT. */
 void ch__interrupt_catch(ch_interrupt which);
-void ch__interrupt_release(ch_interrupt which);
+/* Returns the number of signals until the handler was removed, or until now. */
+int ch__interrupt_release(ch_interrupt which);
 
 /* Returns the number of signals since the first ch__interrupt_catch that is not released yet.
  * */

@@ -416,6 +416,7 @@ ch_status ch__checkpoint_save_at(ch_checkpoint *c, const ch_save_request *reques
     s->replace = opt->replace;
     s->staging = &c->staging;
     s->memory = &c->write_memory;
+    s->limit = c->limit;
     s->committed = request->committed;
     s->arg = request->arg;
     rc = take_state(&(taking){.c = c, .save = s, .request = request, .opt = opt});

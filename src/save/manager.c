@@ -808,6 +808,11 @@ ch_status ch__manager_wait(ch_checkpoint_manager *m, int64_t until, bool *is_end
     return rc;
 }
 
+void ch__manager_limit_waits(ch_checkpoint_manager *m, int64_t (*until)(void *arg), void *arg)
+{
+    m->checkpoint->limit = (ch_wait_limit){until, arg};
+}
+
 void ch__manager_abandon(ch_checkpoint_manager *m)
 {
     if (m->checkpoint->save != NULL)

@@ -34,6 +34,10 @@ CH_MUST_CHECK ch_status ch__manager_wait(ch_checkpoint_manager *m, int64_t until
 /* Adds the numbers of saves that have begun, and of saves that were skipped because another was
  * being written. */
 void ch__manager_count_saves(const ch_checkpoint_manager *m, int64_t *saves, int64_t *skipped);
+/* Limits all waits for writes of later saves: no such wait goes on after the time `until(arg)`
+ * of ch__now_ns, which is called again and again (INT64_MAX: no limit). A call that waits then
+ * returns DEADLINE_EXCEEDED. The caller must end the training and call ch__manager_abandon. */
+void ch__manager_limit_waits(ch_checkpoint_manager *m, int64_t (*until)(void *arg), void *arg);
 /* Makes the write in progress fail when it needs its next bytes, and does not wait for it. The
  * manager and its checkpoint must not be freed afterwards, because the write uses them: for
  * processes that are about to end. */

@@ -36,7 +36,8 @@ struct ch_checkpoint {
     ch_team        *team;    /* copies and reads; NULL until the first use, or one core */
     ch_staging      staging;
     ch_write_memory write_memory;
-    ch_save        *save; /* the last save; NULL: its result was returned */
+    ch_save        *save;  /* the last save; NULL: its result was returned */
+    ch_wait_limit   limit; /* of waits for saves */
     bool            has_logged_unstaged;
     /* Result of the last restore that the program did not ask for; its values wait. */
     ch_restored  *restored;

@@ -13,6 +13,7 @@
 
 #include <string.h>
 
+#include "base/config.h"
 #include "base/log.h"
 #include "base/mutant.h"
 #include "strategy/changed_rows.h"
@@ -112,6 +113,13 @@ static ch_status move_window(file_write *w, int i, int64_t from, int64_t n)
     return rc;
 }
 
+static ch_status check_abandoned(ch_save *s)
+{
+    return atomic_load(&s->is_abandoned)
+               ? ch__fail(CH_CANCELLED, "checkpoint: %s: the save was abandoned", s->prefix)
+               : CH_OK;
+}
+
 static ch_status fetch(void *arg, int i, int64_t from, int64_t n, const void **bytes)
 {
     file_write           *w = arg;
@@ -120,8 +128,9 @@ static ch_status fetch(void *arg, int i, int64_t from, int64_t n, const void **b
     const ch_item_source *source = &s->plan.source[item];
     ch_status             rc = CH_OK;
 
-    if (atomic_load_explicit(&s->is_abandoned, memory_order_relaxed))
-        return ch__fail(CH_CANCELLED, "checkpoint: %s: the save was abandoned", s->prefix);
+    rc = check_abandoned(s);
+    if (rc != CH_OK)
+        return rc;
     if (w->file == 0 && source->from != CH_FROM_VAR)
         set_past_vars(s);
     switch (source->from) {
@@ -262,6 +271,8 @@ static void write_checkpoint(ch_save *s)
     if (rc == CH_OK && !CH_KEEPS(COMMIT) && s->committed != NULL)
         rc = s->committed(s->arg, s);
     if (rc == CH_OK)
+        rc = check_abandoned(s);
+    if (rc == CH_OK)
         rc = ch__ckpt_writer_commit(s->writer);
     if (rc != CH_OK)
         (void)ch__fault_record(&s->fault, rc, -1, NULL);
@@ -293,6 +304,28 @@ static void run(void *arg)
     ch__gate_open(&s->gate);
 }
 
+/* Returns true if the program must not wait for the save any longer. */
+static bool is_over(const ch_save *s)
+{
+    return s->limit.until != NULL && ch__now_ns() >= s->limit.until(s->limit.arg);
+}
+
+/* Blocks until the gate of the save has moved on, in slices if its limit may begin meanwhile. */
+static ch_status wait_at_gate(ch_save *s, unsigned seen, const char *peer)
+{
+    enum { NS_PER_MS = 1000000, SLICE_MS = 20 };
+    int64_t now = ch__now_ns(), end = now + ch__config()->wait_limit_ms * (int64_t)NS_PER_MS;
+
+    if (s->limit.until == NULL)
+        return ch__gate_wait(&s->gate, seen, 0, peer);
+    for (; atomic_load(&s->gate) == seen; now = ch__now_ns()) {
+        if (is_over(s) || now >= end)
+            return ch__fail(CH_DEADLINE_EXCEEDED, "%s did not end in time", peer);
+        ch__gate_idle_until(&s->gate, seen, ch__min(end, now + SLICE_MS * NS_PER_MS));
+    }
+    return CH_OK;
+}
+
 /* Blocks until a flag of the save is set. */
 static ch_status wait_for(ch_save *s, atomic_bool *flag)
 {
@@ -305,9 +338,10 @@ static ch_status wait_for(ch_save *s, atomic_bool *flag)
 
         if (atomic_load(flag))
             return CH_OK;
-        ch_status rc = ch__gate_wait(&s->gate, seen, 0, peer);
+        ch_status rc = wait_at_gate(s, seen, peer);
 
-        if (rc != CH_OK && !atomic_load(flag) && atomic_load(&s->written) == before)
+        if (rc != CH_OK && !atomic_load(flag) &&
+            (is_over(s) || atomic_load(&s->written) == before))
             return rc;
     }
 }
@@ -319,10 +353,12 @@ ch_status ch__save_start(ch_save *s)
 
     s->began_ns = ch__now_ns();
     rc = ch__thread_start("save", run, s, &s->thread);
-    /* The wait has no limit of its own: the thread reads variables, so the program must not go
-     * on before. wait_for warns. */
+    /* The thread reads variables, so the program must not go on before, unless it ends. */
     while (rc == CH_OK && reads_vars && wait_for(s, &s->is_past_vars) != CH_OK)
-        continue;
+        if (is_over(s)) {
+            atomic_store(&s->is_abandoned, true);
+            break;
+        }
     return rc;
 }
 

@@ -31,6 +31,13 @@ typedef struct ch_write_memory {
 
 void ch__write_memory_drop(ch_write_memory *m);
 
+/* A limit of the time that a program waits for writes. It may begin during a wait. */
+typedef struct ch_wait_limit {
+    int64_t (*until)(
+        void *arg); /* a time of ch__now_ns; INT64_MAX: no limit now; NULL: never */
+    void *arg;
+} ch_wait_limit;
+
 struct ch_save {
     char             *prefix; /* owned */
     bool              sync;
@@ -39,6 +46,7 @@ struct ch_save {
     ch_save_plan      plan;
     const ch_staging *staging; /* borrowed from the checkpoint */
     ch_write_memory  *memory;  /* the same */
+    ch_wait_limit     limit;
     int               n_cuts;
     /* A snapshot of each strategy with parameter servers. The array is owned; the checkpoint
      * references variables of the strategies. */
@@ -53,18 +61,19 @@ struct ch_save {
     atomic_llong written;      /* bytes given to the file system */
     atomic_bool  is_past_vars; /* variables are not read any more: the program may go on */
     atomic_bool  is_done;      /* everything is on disk, or has failed */
-    atomic_bool  is_abandoned; /* the write must fail at its next bytes */
+    atomic_bool  is_abandoned; /* the write must fail at its next bytes, or before the commit */
     ch_fault     fault;        /* first error */
     int64_t      began_ns, ended_ns;
 };
 
 /* Starts the background thread, and blocks until it no longer reads variables (CH_FROM_VAR).
- * On an error nothing was started. */
+ * On an error nothing was started. If the wait reaches its limit, the save is abandoned, and may
+ * still read variables. */
 CH_MUST_CHECK ch_status ch__save_start(ch_save *s);
 /* Returns true if the write has ended. */
 bool ch__save_is_done(ch_save *s);
 /* Blocks until the write has ended. Returns its error. DEADLINE_EXCEEDED: no byte was written
- * for COHORT_WAIT_LIMIT_MS; the write is still in progress. */
+ * for COHORT_WAIT_LIMIT_MS, or the limit of the save is over; the write is still in progress. */
 CH_MUST_CHECK ch_status ch__save_wait(ch_save *s);
 /* Blocks until the write has ended, at most until `until`, a time of ch__now_ns. */
 void ch__save_wait_until(ch_save *s, int64_t until);

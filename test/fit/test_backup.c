@@ -36,6 +36,9 @@ typedef struct program {
     bool is_slow;    /* the first write takes longer than an epoch */
     const char *killed_after; /* file of a checkpoint; the program is killed when it appears */
     const char *loads;        /* a checkpoint that is loaded into the model at the end */
+    int         stuck_sync, stuck_write; /* call in the background that hangs; 0: none */
+    int         signals_at_sync;         /* such a call during which `sig` comes; 0: none */
+    bool        signals_at_end;          /* `sig` comes in CH_ON_END */
 } program;
 
 /* ---- a program ---- */
@@ -80,10 +83,66 @@ static void kill_at_file(void *arg, const ch_file_op *op)
         raise(SIGKILL);
 }
 
+static program *running;
+
+/* Sends the signal of the program after a while, in which the program begins to wait. */
+static void *signal_later(void *arg)
+{
+    enum { NS = 200000000 };
+    const program *p = arg;
+    ch_gate        never = 0;
+
+    ch__gate_idle_until(&never, 0, ch__now_ns() + NS);
+    kill(getpid(), p->sig);
+    return NULL;
+}
+
+/* Hangs in call `stuck` of the background, from 1, until the process ends. */
+static void hang_at(int *n_calls, int stuck)
+{
+    ch_gate   never = 0;
+    pthread_t thread;
+
+    if (running == NULL || pthread_equal(pthread_self(), program_thread) || ++*n_calls != stuck)
+        return;
+    assert_int_equal(pthread_create(&thread, NULL, signal_later, running), 0);
+    ch__gate_idle(&never, 0, 0);
+}
+
+/* Linked instead of the functions of base/sys.h, which they call. */
+int     __wrap_ch__sys_sync(int fd);
+int     __real_ch__sys_sync(int fd);
+ssize_t __wrap_ch__sys_pwrite(int fd, const void *from, size_t n, int64_t offset);
+ssize_t __real_ch__sys_pwrite(int fd, const void *from, size_t n, int64_t offset);
+
+int __wrap_ch__sys_sync(int fd)
+{
+    static int n_calls, n_signals;
+
+    if (running != NULL && !pthread_equal(pthread_self(), program_thread) &&
+        ++n_signals == running->signals_at_sync)
+        kill(getpid(), running->sig);
+    hang_at(&n_calls, running != NULL ? running->stuck_sync : 0);
+    return __real_ch__sys_sync(fd);
+}
+
+ssize_t __wrap_ch__sys_pwrite(int fd, const void *from, size_t n, int64_t offset)
+{
+    static int n_calls;
+
+    hang_at(&n_calls, running != NULL ? running->stuck_write : 0);
+    return __real_ch__sys_pwrite(fd, from, n, offset);
+}
+
 static ch_status send_signal(ch_training *t, ch_event event, void *arg)
 {
     const program *p = arg;
 
+    if (event == CH_ON_END) {
+        if (p->signals_at_end)
+            kill(getpid(), p->sig);
+        return CH_OK;
+    }
     if (ch_training_step(t) == p->slow_until) {
         atomic_store(&is_fast, true);
         ch__gate_open(&disk);
@@ -111,6 +170,8 @@ static int new_callbacks(program *p, ch_callback **c)
 {
     int n = 0;
 
+    t_ok(ch_callback_of(CH_ON_STEP | CH_ON_VALIDATION_STEP | CH_ON_END, send_signal, p,
+                        &c[n++]));
     if (p->slow_until == 0) /* a log file would wait for the disk too */
         t_ok(ch_callback_csv_log(t_path("log.csv"),
                                  &(ch_callback_log_file_options){.every_steps = 2}, &c[n++]));
@@ -122,7 +183,6 @@ static int new_callbacks(program *p, ch_callback **c)
                                                                           .patience = 5,
                                                                           .restore_best = true},
                                     &c[n++]));
-    t_ok(ch_callback_of(CH_ON_STEP | CH_ON_VALIDATION_STEP, send_signal, p, &c[n++]));
     return n;
 }
 
@@ -159,6 +219,7 @@ static int train(program *p)
         ch__file_fail_from(p->fail_from, ENOSPC);
     has_no_staging = p->has_no_staging;
     program_thread = pthread_self();
+    running = p;
     if (p->slow_until > 0)
         ch__file_observe(wait_for_disk, NULL);
     if (p->is_slow)
@@ -460,6 +521,60 @@ static void backup_abandons_a_save_that_takes_too_long(void **state)
     (void)state;
 }
 
+/* The disk hangs in the first save, and then SIGTERM comes. Whatever the training waits for, it
+ * ends with the time of grace: the end of its last save, the write before a forced save, or a
+ * value without a copy. */
+static void backup_ends_within_the_grace_when_the_disk_hangs(void **state)
+{
+    static const struct {
+        int     epochs, stuck_sync, stuck_write;
+        int64_t staging_bytes;
+    } row[] = {{1, 1, 0, 0}, {3, 1, 0, 0}, {3, 2, 0, 0}, {3, 0, 1, 1}};
+
+    for (int i = 0; i < 4; i++) {
+        program p = usual();
+
+        p.o = (ch_backup_options){.signals = true,
+                                  .grace_seconds = 0.1,
+                                  .every_epochs = 1,
+                                  .staging_bytes = row[i].staging_bytes};
+        p.j.epochs = row[i].epochs;
+        p.stuck_sync = row[i].stuck_sync;
+        p.stuck_write = row[i].stuck_write;
+        p.sig = SIGTERM;
+        remove_run();
+        assert_int_equal(run(&p), CH_EXIT_RESTART);
+        assert_non_null(strstr(message, "terminated in epoch"));
+        assert_non_null(strstr(message, "abandoned; there is no checkpoint"));
+        remove_run();
+    }
+    (void)state;
+}
+
+/* SIGTERM comes while the last save is being written, or when everything is saved. */
+static void backup_ends_at_sigterm_at_the_end_of_the_training(void **state)
+{
+    for (int i = 0; i < 2; i++) {
+        program p = usual();
+
+        p.o = (ch_backup_options){.signals = true, .every_epochs = 3};
+        train_whole(p);
+        p.sig = SIGTERM;
+        p.signals_at_sync = i == 0;
+        p.signals_at_end = i == 1;
+        assert_int_equal(run(&p), CH_EXIT_RESTART);
+        assert_non_null(strstr(message, "terminated in epoch 3"));
+        assert_non_null(strstr(message, "saved as"));
+        p.signals_at_sync = 0;
+        p.signals_at_end = false;
+        p.stop_at = 1; /* no step is trained */
+        assert_int_equal(run(&p), 0);
+        assert_string_equal(got.text, want.text);
+        remove_run();
+    }
+    (void)state;
+}
+
 static void backup_saves_and_goes_on_at_sigusr1(void **state)
 {
     program p = usual();
@@ -659,6 +774,8 @@ int main(void)
         cmocka_unit_test(backup_saves_and_ends_at_sigterm_in_train_and_evaluate),
         cmocka_unit_test(backup_needs_little_memory_and_the_training_none),
         cmocka_unit_test(backup_abandons_a_save_that_takes_too_long),
+        cmocka_unit_test(backup_ends_within_the_grace_when_the_disk_hangs),
+        cmocka_unit_test(backup_ends_at_sigterm_at_the_end_of_the_training),
         cmocka_unit_test(backup_saves_and_goes_on_at_sigusr1),
         cmocka_unit_test(backup_counts_the_saves_that_a_slow_disk_makes_it_skip),
         cmocka_unit_test(backup_of_epochs_skips_no_save_when_the_disk_is_slow),
