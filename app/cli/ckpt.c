@@ -133,7 +133,8 @@ typedef struct ls_row {
     double   time;
     int64_t  step, bytes;
     bool     has_index, is_latest;
-    cli_text texts[3]; /* step, time, size */
+    bool     is_damaged; /* the error is one of the bytes, not of access or of the format */
+    cli_text texts[3];   /* step, time, size */
 } ls_row;
 
 typedef struct ls_table {
@@ -142,19 +143,28 @@ typedef struct ls_table {
     char    latest[4096]; /* prefix of the newest checkpoint; "": not known */
 } ls_table;
 
+/* Returns true if an error says that bytes of a checkpoint are wrong or missing. */
+static bool is_damage(ch_status rc)
+{
+    return rc == CH_DATA_LOSS || rc == CH_OUT_OF_RANGE;
+}
+
 /* Fills in a row from the open checkpoint, or with the error of opening it. */
 static void describe_row(ls_row *row)
 {
     ch_checkpoint_reader *r = NULL;
     ch_checkpoint_info    info;
+    ch_status             rc = ch_checkpoint_open_part(row->prefix, NULL, &r);
 
-    if (ch_checkpoint_open_part(row->prefix, NULL, &r) == CH_OK &&
-        ch_checkpoint_describe(r, &info) == CH_OK) {
+    if (rc == CH_OK)
+        rc = ch_checkpoint_describe(r, &info);
+    if (rc == CH_OK) {
         row->step = info.step;
         row->time = info.time;
         row->base = info.base != NULL ? strdup(info.base) : NULL;
     } else {
         row->error = strdup(ch_error_message());
+        row->is_damaged = is_damage(rc) || rc == CH_NOT_FOUND;
     }
     ch_checkpoint_close(r);
 }
@@ -192,7 +202,8 @@ static ch_status add_row(void *arg, const ch_checkpoint_found *found)
 static const char *state_of(const ls_row *row)
 {
     return !row->has_index      ? "incomplete"
-           : row->error != NULL ? "damaged"
+           : row->is_damaged    ? "damaged"
+           : row->error != NULL ? "unreadable"
            : row->base != NULL  ? "delta"
                                 : "full";
 }
@@ -619,7 +630,7 @@ static int verify_path(const char *path, const cli_options *o)
     }
     if (rc != CH_OK) {
         walk_end(&walk);
-        if (rc != CH_DATA_LOSS && rc != CH_OUT_OF_RANGE && !(rc == CH_NOT_FOUND && exists))
+        if (!is_damage(rc) && !(rc == CH_NOT_FOUND && exists))
             return fail(CLI_USAGE);
         print_damage(path, NULL, o);
         return CLI_BAD;

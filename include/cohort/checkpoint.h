@@ -129,10 +129,12 @@ CH_API CH_MUST_CHECK ch_status ch_checkpoint_save(ch_checkpoint *c, const char *
 /* Blocks until everything is on disk. Returns the first error of the writes since the last call
  * that returned one. */
 CH_API CH_MUST_CHECK ch_status ch_checkpoint_wait(ch_checkpoint *c);
-/* Prints what a save costs, as snprintf does: the memory that it holds, here and at most on the
- * servers, the bytes that it writes by kind, those of the last delta, and the time that the
- * last save blocked the program, also to wait for the write before, and took in the background.
- * The bytes of positions and other state are known after the first save. */
+/* Prints what a save costs, as snprintf does:
+ *   - the memory that it holds, here and at most on the servers;
+ *   - the bytes of the values by kind, and those of the files of the last full save and the last
+ *     delta. Before the first save it prints the least that the data files need for variables;
+ *   - the time that the last save blocked the program, also to wait for the write before it, and
+ *     the time of its write in the background. */
 CH_API int ch_checkpoint_print_plan(ch_checkpoint *c, char *text, size_t size);
 
 /* ---- restoring ---- */

@@ -112,6 +112,8 @@ CH_MUST_CHECK ch_status ch__ckpt_writer_add_keys(ch_ckpt_writer *w, int n,
  * names: that of the index last, which is the commit. If an error comes before the old index is
  * removed, the old checkpoint is as it was; later, there is none. */
 CH_MUST_CHECK ch_status ch__ckpt_writer_commit(ch_ckpt_writer *w);
+/* Returns the bytes of all files that were written, of the index after the commit. */
+int64_t ch__ckpt_writer_bytes(const ch_ckpt_writer *w);
 /* Removes the files that were not committed. w may be NULL. */
 void ch__ckpt_writer_close(ch_ckpt_writer *w);
 

@@ -303,6 +303,42 @@ ch_status ch__ckpt_find_latest(const char *directory, char *prefix, size_t size)
     return rc == CH_OK ? copy_path(path, strlen(path), prefix, size) : rc;
 }
 
+ch_status ch__ckpt_check_name(const char *prefix)
+{
+    const char *slash = strrchr(prefix, '/');
+
+    return (slash != NULL ? slash[1] : prefix[0]) != '\0'
+               ? CH_OK
+               : ch__fail(CH_INVALID_ARGUMENT,
+                          "checkpoint: \"%s\" is a directory; add a name, such as \"%sckpt\"",
+                          prefix, prefix);
+}
+
+ch_status ch__ckpt_make_folder(const char *prefix)
+{
+    const char *slash = strrchr(prefix, '/');
+    char        path[PATH_MAX];
+
+    if (slash == NULL || slash == prefix)
+        return CH_OK;
+    if (snprintf(path, sizeof(path), "%.*s", (int)(slash - prefix), prefix) >=
+        (int)sizeof(path))
+        return ch__fail_errno(ENAMETOOLONG, "%s: cannot be written", prefix);
+    return ch__folder_make(path);
+}
+
+ch_status ch__ckpt_check_free(const char *prefix, const char *remedy)
+{
+    char        path[PATH_MAX];
+    struct stat about;
+
+    if (snprintf(path, sizeof(path), "%s" INDEX_SUFFIX, prefix) >= (int)sizeof(path))
+        return ch__fail_errno(ENAMETOOLONG, "%s: cannot be written", prefix);
+    if (ch__sys_lstat(path, &about) == 0)
+        return ch__fail(CH_ALREADY_EXISTS, "checkpoint: %s exists; %s", path, remedy);
+    return errno == ENOENT ? CH_OK : ch__fail_errno(errno, "%s: cannot be written", prefix);
+}
+
 static bool is_directory(const char *path)
 {
     int fd = ch__sys_open(path, O_RDONLY | O_DIRECTORY | O_NONBLOCK, 0);
@@ -331,10 +367,11 @@ ch_status ch__ckpt_resolve(const char *path, char *prefix, size_t size)
 
 /* ---- removal ---- */
 
-/* Removes a file; a file that does not exist is no error. */
+/* Removes a file; a file that does not exist is no error. A directory in its place is no file of
+ * a checkpoint, and stays. */
 static ch_status remove_file(const char *path)
 {
-    return ch__sys_unlink(path) == 0 || errno == ENOENT
+    return ch__sys_unlink(path) == 0 || errno == ENOENT || errno == EISDIR
                ? CH_OK
                : ch__fail_errno(errno, "%s: cannot be removed", path);
 }

@@ -52,6 +52,13 @@ CH_MUST_CHECK ch_status ch__ckpt_find_latest(const char *directory, char *prefix
  * checkpoint), or a directory of a SavedModel (CK-5). The checkpoint need not exist. */
 CH_MUST_CHECK ch_status ch__ckpt_resolve(const char *path, char *prefix, size_t size);
 
+/* Refuses a prefix without a name, such as "run/" (INVALID_ARGUMENT). */
+CH_MUST_CHECK ch_status ch__ckpt_check_name(const char *prefix);
+/* Creates the folder of a prefix. */
+CH_MUST_CHECK ch_status ch__ckpt_make_folder(const char *prefix);
+/* ALREADY_EXISTS, with the remedy: there is a checkpoint at the prefix. */
+CH_MUST_CHECK ch_status ch__ckpt_check_free(const char *prefix, const char *remedy);
+
 /* Removes a checkpoint: the index, durably, and then the data files of any number that belong
  * to the prefix. Succeeds if there is none. */
 CH_MUST_CHECK ch_status ch__ckpt_remove(const char *prefix, bool no_sync);

@@ -12,14 +12,11 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt/fold.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/fault.h"
 #include "base/mem.h"
-#include "base/sys.h"
 #include "ckpt/directory.h"
 #include "ckpt/index.h"
 
@@ -253,26 +250,6 @@ static ch_status add_tensors(folding *f)
 
 /* ---- the call ---- */
 
-/* Fails if there is a checkpoint at the prefix. */
-static ch_status check_free(const char *prefix)
-{
-    size_t      room = ch__ckpt_path_room(prefix);
-    char       *path = ch__malloc(room);
-    struct stat about;
-    int         error;
-
-    if (path == NULL)
-        return ch__fail_memory(prefix);
-    snprintf(path, room, "%s.index", prefix);
-    error = ch__sys_lstat(path, &about) == 0 ? EEXIST : errno;
-    ch__free(path);
-    return error == ENOENT ? CH_OK
-           : error == EEXIST
-               ? ch__fail(CH_ALREADY_EXISTS, "%s: there is a checkpoint; choose another name",
-                          prefix)
-               : ch__fail_errno(error, "%s: cannot be written", prefix);
-}
-
 ch_status ch__ckpt_fold(ch_ckpt *c, const char *prefix, const ch_ckpt_write_options *opt)
 {
     folding   f = {.whole = c};
@@ -282,9 +259,13 @@ ch_status ch__ckpt_fold(ch_ckpt *c, const char *prefix, const ch_ckpt_write_opti
         return ch__fail(CH_INVALID_ARGUMENT, "%s: is a full checkpoint already", c->prefix);
     if (c->header.is_big_endian)
         return ch__fail(CH_UNIMPLEMENTED, "%s: is big-endian and cannot be folded", c->prefix);
-    rc = check_free(prefix);
+    rc = ch__ckpt_check_name(prefix);
+    if (rc == CH_OK)
+        rc = ch__ckpt_check_free(prefix, "choose another name");
     if (rc == CH_OK)
         rc = walk(&f, verify_portion);
+    if (rc == CH_OK)
+        rc = ch__ckpt_make_folder(prefix);
     if (rc == CH_OK)
         rc = make_metadata(&f);
     if (rc == CH_OK)

@@ -56,7 +56,7 @@ ch_status ch__ckpt_open_file(const char *path, int *fd, int64_t *bytes)
     ch__sys_close(*fd);
     *fd = -1;
     return error != 0 ? ch__fail_errno(error, "%s: its size cannot be read", path)
-                      : ch__fail(CH_INVALID_ARGUMENT, "%s: not a regular file", path);
+                      : ch__fail(CH_DATA_LOSS, "%s: byte 0: not a regular file", path);
 }
 
 /* ---- data files ---- */

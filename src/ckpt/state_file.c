@@ -197,6 +197,9 @@ static ch_status get_path(state_text *x, const char **out)
 
     if (rc != CH_OK || *out == NULL)
         return rc;
+    if ((*out)[0] == '\0')
+        return ch__fail(CH_INVALID_ARGUMENT, "%s/" CH_STATE_FILE ": a path is empty",
+                        x->directory);
     const char *inside = relative_path(x->directory, *out);
     if (inside == NULL)
         return ch__fail(CH_INVALID_ARGUMENT,
@@ -384,9 +387,10 @@ static void put_time(ch_bytes_builder *b, const char *name, double time)
 
 static ch_status check_path(const char *directory, const char *path)
 {
-    const char *problem = path == NULL || !stays_inside(path) ? "leads out of the directory"
-                          : strcmp(path, CH_STATE_FILE) == 0  ? "is that of the state file"
-                                                              : NULL;
+    const char *problem = path == NULL || path[0] == '\0'    ? "is empty"
+                          : !stays_inside(path)              ? "leads out of the directory"
+                          : strcmp(path, CH_STATE_FILE) == 0 ? "is that of the state file"
+                                                             : NULL;
 
     return problem == NULL
                ? CH_OK

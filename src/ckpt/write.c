@@ -668,6 +668,15 @@ ch_status ch__ckpt_writer_commit(ch_ckpt_writer *w)
     return rc == CH_OK ? CH_OK : remove_files(w, rc);
 }
 
+int64_t ch__ckpt_writer_bytes(const ch_ckpt_writer *w)
+{
+    int64_t sum = w->index.written;
+
+    for (int i = 0; i < w->n_files; i++)
+        sum += w->data[i].written;
+    return sum;
+}
+
 void ch__ckpt_writer_close(ch_ckpt_writer *w)
 {
     if (w == NULL)

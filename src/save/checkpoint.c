@@ -8,15 +8,12 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cohort/checkpoint.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/log.h"
-#include "base/sys.h"
+#include "ckpt/directory.h"
 #include "ckpt/state_file.h"
-#include "file/folder.h"
 #include "save/save.h"
 #include "strategy/strategy.h"
 #include "tensor/print.h"
@@ -226,7 +223,9 @@ ch_status ch__checkpoint_collect(ch_checkpoint *c, bool wait)
     c->costs.n_failed += rc != CH_OK;
     if (rc == CH_OK && c->save->plan.metadata.base != NULL) {
         c->costs.n_deltas++;
-        c->costs.delta_bytes = c->save->plan.bytes;
+        c->costs.delta_bytes = c->save->bytes;
+    } else if (rc == CH_OK) {
+        c->costs.full_bytes = c->save->bytes;
     }
     ch__save_free(c->save);
     c->save = NULL;
@@ -263,29 +262,13 @@ ch_status ch__checkpoint_check_context(const char *call)
 /* Checks that there is no checkpoint at the prefix, and creates its directory. */
 static ch_status check_prefix(const char *prefix, bool replace)
 {
-    size_t      size = strlen(prefix) + sizeof(".index");
-    const char *name = strrchr(prefix, '/');
-    char       *path = ch__malloc(size);
-    struct stat about;
-    ch_status   rc = CH_OK;
+    ch_status rc = ch__ckpt_check_name(prefix);
 
-    if (path == NULL)
-        return ch__fail_memory(prefix);
-    if (name != NULL && name != prefix) {
-        snprintf(path, size, "%.*s", (int)(name - prefix), prefix);
-        rc = ch__folder_make(path);
-    }
-    snprintf(path, size, "%s.index", prefix);
-    if (rc == CH_OK && (name != NULL ? name[1] : prefix[0]) == '\0')
-        rc = ch__fail(CH_INVALID_ARGUMENT,
-                      "checkpoint: \"%s\" is a directory; add a name, such as \"%sckpt\"",
-                      prefix, prefix);
-    else if (rc == CH_OK && !replace && ch__sys_lstat(path, &about) == 0)
-        rc = ch__fail(CH_ALREADY_EXISTS,
-                      "checkpoint: %s exists; choose another name, or set "
-                      "ch_write_options.replace",
-                      path);
-    ch__free(path);
+    if (rc == CH_OK)
+        rc = ch__ckpt_make_folder(prefix);
+    if (rc == CH_OK && !replace)
+        rc =
+            ch__ckpt_check_free(prefix, "choose another name, or set ch_write_options.replace");
     return rc;
 }
 
@@ -472,6 +455,8 @@ ch_status ch_checkpoint_save(ch_checkpoint *c, const char *prefix, const ch_writ
     char     *numbered;
     size_t    need;
 
+    if (rc == CH_OK)
+        rc = ch__ckpt_check_name(prefix);
     if (rc != CH_OK)
         return rc;
     need = strlen(prefix) + 24;
@@ -542,14 +527,15 @@ int ch_checkpoint_print_plan(ch_checkpoint *c, char *text, size_t size)
 {
     ch_text o = ch__text(text, size);
     ch_tree tree = {.n_nodes = 0};
-    int64_t local = 0, remote = 0;
+    int64_t local = 0, remote = 0, full = c != NULL ? c->costs.full_bytes : 0;
     int     n_local = 0, n_remote = 0;
 
     if (c == NULL) {
         ch__text_add(&o, "NULL");
         return ch__text_length(&o);
     }
-    if (ch__tree_build(c->n_added, c->added, &c->counter, &tree) != CH_OK)
+    if (ch__tree_build(c->n_added, c->added, &c->counter, &tree) != CH_OK ||
+        (full == 0 && ch__save_plan_estimate(&tree, &full) != CH_OK))
         ch__text_add(&o, "the plan cannot be made: %s\n", ch_error_message());
     for (int i = 0; i < tree.n_values; i++) {
         const ch_var *v = tree.value[i].var;
@@ -569,8 +555,10 @@ int ch_checkpoint_print_plan(ch_checkpoint *c, char *text, size_t size)
     add_row(&o, "variables on servers", n_remote, remote);
     if (c->costs.state_bytes > 0) /* known since the first save */
         add_row(&o, "positions, other state", -1, c->costs.state_bytes);
-    add_row(&o, c->costs.state_bytes > 0 ? "a full save writes" : "a full save writes at least",
-            -1, local + remote + c->costs.state_bytes);
+    add_row(&o,
+            c->costs.full_bytes > 0 ? "the last full save wrote"
+                                    : "a full save writes at least",
+            -1, full);
     if (c->costs.n_deltas > 0)
         add_row(&o, "the last delta wrote", -1, c->costs.delta_bytes);
     add_row(&o, "a save holds in memory", -1, c->staging.bytes > 0 ? c->staging.bytes : local);

@@ -382,7 +382,7 @@ static ch_status check_options(const ch_checkpoint_manager *m)
     if (o->max_to_keep < 0)
         problem = "max_to_keep is negative; 0 keeps all";
     else if (!(o->keep_every_hours >= 0))
-        problem = "keep_every_hours is negative";
+        problem = "keep_every_hours is not 0 or more";
     else if (o->interval < 0)
         problem = "the interval is negative";
     else if (o->interval > 0 && o->step == NULL)

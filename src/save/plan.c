@@ -423,6 +423,13 @@ static void add_value(planning *p, ch_saved_value *x)
     add_tensor(p, x->key, read);
 }
 
+/* Adds the items from `first` on to the bytes that are not variables. */
+static void count_state(ch_save_plan *p, int first)
+{
+    for (int i = first; i < p->n_items; i++)
+        p->state_bytes += p->item[i].bytes;
+}
+
 /* ---- the object graph ---- */
 
 /* Adds the object graph of the tree as a string (CK-15). */
@@ -432,6 +439,7 @@ static void add_graph(planning *p, const ch_tree *t)
     ch_object_node  *node = ch__arena_alloc(&memory, (size_t)t->n_nodes * sizeof(*node));
     ch_bytes_builder b = {NULL};
     bool             fits = node != NULL;
+    int              first = p->plan->n_items;
 
     for (int i = 0; i < t->n_nodes && fits; i++) {
         const ch_saved_node *from = &t->node[i];
@@ -463,6 +471,7 @@ static void add_graph(planning *p, const ch_tree *t)
         out_of_memory(p);
     else
         add_strings(p, CH_OBJECT_GRAPH_KEY, ch_shape_scalar(), 1, &(ch_str){b.at, b.n});
+    count_state(p->plan, first);
     ch__bytes_builder_drop(&b);
     ch__arena_drop(&memory);
 }
@@ -526,7 +535,7 @@ static void lay_out(ch_save_plan *p)
 {
     int64_t end = 0;
 
-    p->bytes = p->unstaged_bytes = p->state_bytes = p->staged_from = 0;
+    p->bytes = p->unstaged_bytes = p->staged_from = 0;
     for (int f = 0; f < p->n_files; f++) {
         p->file_bytes[f] =
             ch__ckpt_layout(p->first[f + 1] - p->first[f], p->item + p->first[f]);
@@ -535,8 +544,6 @@ static void lay_out(ch_save_plan *p)
     for (int i = p->first[1] - 1; i >= 0; i--) {
         if (p->source[i].from == CH_FROM_VAR)
             p->unstaged_bytes += p->item[i].bytes;
-        if (p->source[i].from == CH_FROM_TENSOR)
-            p->state_bytes += p->item[i].bytes;
         if (p->source[i].from != CH_FROM_STAGING)
             continue;
         if (end == 0)
@@ -600,8 +607,13 @@ ch_status ch__save_plan_make(ch_tree *t, const ch_save_plan_options *opt, ch_sav
         if (out->metadata.base == NULL)
             out_of_memory(&p);
     }
-    for (int i = 0; i < t->n_values && p.rc == CH_OK; i++)
+    for (int i = 0; i < t->n_values && p.rc == CH_OK; i++) {
+        int first = out->n_items;
+
         add_value(&p, &t->value[i]);
+        if (t->value[i].var == NULL)
+            count_state(out, first);
+    }
     add_graph(&p, t);
     if (p.rc == CH_OK)
         p.rc = sort_items(out);
@@ -626,6 +638,42 @@ ch_status ch__save_plan_finish(ch_save_plan *p, int n_cuts, const ch_save_cut *c
     }
     add_metadata(&x);
     return x.rc;
+}
+
+/* Adds a variable without its value. */
+static void add_size(planning *p, const char *key, ch_var *v)
+{
+    ch_region all;
+
+    if (ch__saved_is_remote(v) || ch__saved_is_bytes(v)) {
+        add_whole(p, key, v);
+    } else if (v->dtype != CH_STR) {
+        ch__layout_region((ch_layout){.parts = {0}}, v->shape, 0, &all);
+        add_region(p, key, v->dtype, v->shape, &all, 0,
+                   (ch_item_source){.from = CH_FROM_TENSOR});
+    }
+}
+
+ch_status ch__save_plan_estimate(const ch_tree *t, int64_t *bytes)
+{
+    ch_save_plan plan = {.n_files = 1};
+    planning     p = {.plan = &plan, .left = INT64_MAX};
+
+    for (int i = 0; i < t->n_values && p.rc == CH_OK; i++) {
+        ch_var *v = t->value[i].var;
+        int     n = ch__saved_is_remote(v) ? ch__cut_count_servers(ch_var_strategy(v)) : 1;
+
+        plan.n_files = n > plan.n_files ? n : plan.n_files;
+        add_size(&p, t->value[i].key, v);
+    }
+    add_graph(&p, t);
+    if (p.rc == CH_OK)
+        p.rc = sort_items(&plan);
+    if (p.rc == CH_OK)
+        lay_out(&plan);
+    *bytes = plan.bytes;
+    ch__save_plan_drop(&plan);
+    return p.rc;
 }
 
 void ch__save_plan_copy(const ch_save_plan *p, int item, int64_t from, int64_t n, char *to)

@@ -72,7 +72,7 @@ typedef struct ch_save_plan {
     int64_t staged_from, staged_bytes;
     int64_t bytes;          /* of all data files */
     int64_t unstaged_bytes; /* of the items that are CH_FROM_VAR */
-    int64_t state_bytes;    /* of the items that are CH_FROM_TENSOR */
+    int64_t state_bytes;    /* of the items that are not variables, without the metadata */
 } ch_save_plan;
 
 typedef struct ch_save_plan_options {
@@ -94,6 +94,9 @@ CH_MUST_CHECK ch_status ch__save_plan_make(ch_tree *t, const ch_save_plan_option
 CH_MUST_CHECK ch_status ch__save_plan_finish(ch_save_plan *p, int n_cuts,
                                              const ch_save_cut *cut);
 void                    ch__save_plan_drop(ch_save_plan *p);
+/* Computes the bytes that a full save of a tree writes to data files, without the values that
+ * are not variables. */
+CH_MUST_CHECK ch_status ch__save_plan_estimate(const ch_tree *t, int64_t *bytes);
 
 /* Copies bytes [from, from + n) of an item whose source is a variable of this process. */
 void ch__save_plan_copy(const ch_save_plan *p, int item, int64_t from, int64_t n, char *to);

@@ -22,7 +22,8 @@ typedef struct ch_save_costs {
     int64_t write_ns;    /* time that the last write took in the background */
     int64_t state_bytes; /* bytes of the last save that are not variables */
     int64_t n_deltas;    /* deltas that were written */
-    int64_t delta_bytes; /* in the data files of the last delta */
+    int64_t delta_bytes; /* of the files of the last delta */
+    int64_t full_bytes;  /* of the files of the last full checkpoint; 0: there was none */
 } ch_save_costs;
 
 /* Largest number of a save, and of steps and runs that are restored: programs add to them. */

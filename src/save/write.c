@@ -274,7 +274,9 @@ static void write_checkpoint(ch_save *s)
         rc = check_abandoned(s);
     if (rc == CH_OK)
         rc = ch__ckpt_writer_commit(s->writer);
-    if (rc != CH_OK)
+    if (rc == CH_OK)
+        s->bytes = ch__ckpt_writer_bytes(s->writer);
+    else
         (void)ch__fault_record(&s->fault, rc, -1, NULL);
     ch__ckpt_writer_close(s->writer);
     s->writer = NULL;

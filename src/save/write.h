@@ -63,6 +63,7 @@ struct ch_save {
     atomic_bool  is_done;      /* everything is on disk, or has failed */
     atomic_bool  is_abandoned; /* the write must fail at its next bytes, or before the commit */
     ch_fault     fault;        /* first error */
+    int64_t      bytes;        /* of all files; 0: not committed */
     int64_t      began_ns, ended_ns;
 };
 

@@ -323,12 +323,12 @@ def read(prefix):
 
 # ---- checkpoints of Cohort: metadata and deltas ----
 
-def metadata(id_number, sizes, step=0, time=0, base_id=0, base=''):
+def metadata(id_number, sizes, step=0, time=0, base_id=0, base='', format_number=1):
     """Returns the message under the key _COHORT."""
     def fixed64(number, *values):
         return varint(number << 3 | 1) + struct.pack('<Q', *values) if any(values) else b''
 
-    return (field(1, 1) + fixed64(2, id_number) + field(3, time) + field(4, step) +
+    return (field(1, format_number) + fixed64(2, id_number) + field(3, time) + field(4, step) +
             field(5, struct.pack(f'<{len(sizes)}Q', *sizes)) + fixed64(6, base_id) + (field(7, base.encode()) if base else b''))
 
 

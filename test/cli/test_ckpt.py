@@ -126,6 +126,21 @@ class Ckpt(unittest.TestCase):
         self.assertRegex(text[4], r'the save did not end, or the index was removed$')
         self.assertIn('nowhere', self.run_ckpt('ls', self.path('nowhere'), code=1)[1])
 
+    def test_checkpoint_of_a_newer_format_is_unreadable_and_not_damaged(self):
+        bundle.write_cohort(self.path('ckpt-1'), {'w': (F32, (1,), floats(1))}, 1, format_number=9)
+        self.assertRegex(self.run_ckpt('ls', self.top)[0].splitlines()[1], r'  unreadable: .*format')
+        self.run_ckpt('verify', self.path('ckpt-1'), code=2)
+
+    def test_file_that_is_a_directory_or_a_pipe_is_damage(self):
+        for suffix in ('.index', '.data-00000-of-00001'):
+            for make in (os.mkdir, os.mkfifo):
+                name = f'ckpt-{make.__name__}{suffix[1]}'
+                bundle.write_cohort(self.path(name), {'w': (F32, (1,), floats(1))}, 1)
+                os.remove(self.path(name + suffix))
+                make(self.path(name + suffix))
+                self.assertIn(suffix + ': byte 0: not a regular file', self.run_ckpt('verify', self.path(name), code=1)[0])
+                self.assertRegex(self.run_ckpt('ls', self.top)[0], name + '.* damaged: ')
+
     def test_show_prints_tensors_with_statistics(self):
         self.write_run()
         text = self.run_ckpt('show', self.top)[0]
@@ -216,6 +231,9 @@ class Ckpt(unittest.TestCase):
         tensors = bundle.read(self.path('full'))
         self.assertEqual(tensors['w'][:2], (F32, (3, 2)))
         self.assertEqual(tensors['w'][2][:12], floats(1, 2, -3))
+        self.run_ckpt('fold', self.top, self.path('new/folders/full'))
+        self.run_ckpt('diff', '--values', self.path('ckpt-2'), self.path('new/folders/full'))
+        self.assertIn('add a name', self.run_ckpt('fold', self.top, self.path('new/'), code=1)[1])
         self.assertIn('another name', self.run_ckpt('fold', self.path('ckpt-2'), self.path('full'), code=1)[1])
         self.assertIn('full checkpoint already', self.run_ckpt('fold', self.path('ckpt-1'), self.path('x'), code=1)[1])
 

@@ -325,8 +325,13 @@ int main(int argc, char **argv)
     if (argc < 3)
         return 2;
     must(ch_devices_configure(&(ch_devices_options){.spec = "GPU=2"}));
-    load(FOLDER, "train", &j.train);
-    load(FOLDER, "t10k", &j.test);
+    if (j.is_short) { /* reading the data would take longer than the training */
+        draw(&j.train);
+        draw(&j.test);
+    } else {
+        load(FOLDER, "train", &j.train);
+        load(FOLDER, "t10k", &j.test);
+    }
     snprintf(path, sizeof(path), "%s/steps", j.directory);
     j.steps = open(path, O_WRONLY | O_APPEND | O_CREAT, 0666);
     if (j.steps < 0)

@@ -2,9 +2,11 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <fcntl.h>
+#include <math.h>
 
 #include "base/sys.h"
 #include "base/thread.h"
+#include "ckpt/directory.h"
 #include "ckpt/state_file.h"
 #include "cohort/checkpoint_reader.h"
 #include "counted.h"
@@ -449,6 +451,9 @@ static void wrong_options_are_refused(void **state)
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
         t_refused(ch_checkpoint_manager_new(x.c, t_path("f"), &wrong[i], &m),
                   CH_INVALID_ARGUMENT, "manager", "f");
+    t_refused(ch_checkpoint_manager_new(x.c, t_path("f"),
+                                        &(ch_manager_options){.keep_every_hours = NAN}, &m),
+              CH_INVALID_ARGUMENT, "manager", "keep_every_hours is not 0 or more");
     assert_null(m);
     t_end_counted(&x);
     (void)state;
@@ -518,6 +523,55 @@ static void damaged_checkpoints_are_skipped(void **state)
 
 /* Damaged checkpoints do not take the place of the one that a restore has gone back to. They
  * are removed when newer ones have been saved. */
+static void checkpoint_with_a_file_that_is_not_regular_is_skipped(void **state)
+{
+    static const char *const file[] = {"not-regular/ckpt-%d.index",
+                                       "not-regular/ckpt-%d.data-00000-of-00001"};
+    t_counted                x;
+    t_warnings               w;
+    char                     path[80];
+
+    t_begin_counted(&x, "not-regular", (ch_manager_options){.max_to_keep = 1});
+    for (int i = 0; i < 4; i++) {
+        t_set_number(&x, 10);
+        save(&x, false);
+        t_set_number(&x, 20);
+        t_ok(ch_checkpoint_manager_restore(x.m, NULL, NULL));
+        t_ok(ch_checkpoint_write(x.c, t_path("not-regular/ckpt-99"),
+                                 &(ch_write_options){.wait = true}));
+        snprintf(path, sizeof(path), file[i % 2], 99);
+        assert_int_equal(unlink(t_path(path)), 0);
+        assert_int_equal(i < 2 ? mkdir(t_path(path), 0777) : mkfifo(t_path(path), 0666), 0);
+        t_set_number(&x, 20);
+        t_keep_warnings(&w);
+        t_ok(ch_checkpoint_manager_restore(x.m, NULL, NULL));
+        t_show_warnings();
+        assert_non_null(strstr(w.text, "byte 0: not a regular file"));
+        assert_int_equal(t_get_number(&x), 10);
+        if (i < 2)
+            assert_int_equal(rmdir(t_path(path)), 0);
+        t_ok(ch__ckpt_remove(t_path("not-regular/ckpt-99"), true));
+    }
+    t_end_counted(&x);
+    (void)state;
+}
+
+/* A directory that has the name of a file of an old checkpoint stays, and no save fails. */
+static void directory_in_the_place_of_an_old_checkpoint_stays(void **state)
+{
+    t_counted x;
+
+    t_begin_counted(&x, "in-the-way", (ch_manager_options){.max_to_keep = 1});
+    save(&x, false);
+    assert_int_equal(unlink(t_path("in-the-way/ckpt-1.index")), 0);
+    assert_int_equal(mkdir(t_path("in-the-way/ckpt-1.index"), 0777), 0);
+    for (int i = 0; i < 2; i++)
+        save(&x, false);
+    assert_int_equal(rmdir(t_path("in-the-way/ckpt-1.index")), 0);
+    t_end_counted(&x);
+    (void)state;
+}
+
 static void damaged_checkpoints_do_not_count_as_the_newest(void **state)
 {
     t_counted   x;
@@ -646,6 +700,8 @@ int main(void)
         cmocka_unit_test(init_is_called_without_checkpoint),
         cmocka_unit_test(wrong_options_are_refused),
         cmocka_unit_test(damaged_checkpoints_are_skipped),
+        cmocka_unit_test(checkpoint_with_a_file_that_is_not_regular_is_skipped),
+        cmocka_unit_test(directory_in_the_place_of_an_old_checkpoint_stays),
         cmocka_unit_test(manager_with_the_longest_name_finds_its_checkpoints),
         cmocka_unit_test(damaged_checkpoints_do_not_count_as_the_newest),
         cmocka_unit_test(manager_locks_its_directory_again_when_it_was_removed),
