@@ -193,7 +193,7 @@ static int fit(job *j, ch_strategy *st)
     must(ch_callback_csv_log(log, NULL, &callback[3]));
     must(ch_callback_of(CH_ON_STEP, note_step_of_fit, j, &callback[4]));
     rc = ch_fit(j->model, (ch_data){.dataset = train},
-                &(ch_fit_options){.epochs = 8,
+                &(ch_fit_options){.epochs = j->is_short ? 5 : 8,
                                   .validation = {.dataset = test},
                                   .n_callbacks = 5,
                                   .callback = callback},
@@ -252,7 +252,7 @@ static void begin_loop(job *j, ch_strategy *st, ch_checkpoint **c)
 
 static int loop(job *j)
 {
-    int                    steps = j->is_short ? 150 : 600;
+    int                    steps = j->is_short ? 75 : 600;
     ch_dataset            *d = ch_dataset_repeat(new_dataset(&j->train, j->is_short, true), -1);
     ch_iterator           *it = NULL;
     ch_checkpoint         *c = NULL;
@@ -283,7 +283,7 @@ static int loop(job *j)
 
 static int servers(job *j)
 {
-    int                    rounds = j->is_short ? 30 : 120;
+    int                    rounds = j->is_short ? 20 : 120;
     ch_coordinator        *coordinator = NULL;
     ch_dataset            *d = ch_dataset_repeat(new_dataset(&j->train, j->is_short, true), -1);
     ch_per_worker         *data = NULL, *it = NULL;

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """resume.py PROGRAM [--kills N] [--saves M] [--terms T] [--short] [--seed S] [MODE]... -- kills trainings at random.
 
-For each mode of test/save/resumable.c: runs the training once without a kill. Then runs it again, kills it N times with
+For each mode of test/save/resumable.c: runs the training once without a kill, and starts it again when it has finished:
+it must train no step. Then runs it anew, kills it N times with
 SIGKILL at random moments, M of them while a checkpoint is being written, and starts it again each time. The results must
 be equal to the byte: the weights, the optimizer, the numbers and the CSV file. Then does the same with SIGTERM, T times;
 now the file "steps", which belongs to no checkpoint, must have the number of each step once. N is 50 unless said, or 0
@@ -21,7 +22,7 @@ import time
 
 RESTART = 42
 LIMIT = 300  # seconds for a run that is not killed
-POLL = 0.0005  # seconds between two looks at the files
+POLL = 0.001  # seconds between two looks at the files, for a signal inside a save
 TRIES = 20  # signals for each that must come inside a save
 
 
@@ -73,16 +74,19 @@ def finish(process, what):
     return process.returncode
 
 
-def wait_until(process, condition, seconds):
-    """Waits until the condition holds. Returns false if the process ends, or after some seconds."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if process.poll() is not None:
+def wait(process, seconds, condition, limit):
+    """Waits for some seconds, and then until the condition holds. Returns false if the process ends, or after `limit`
+    further seconds."""
+    try:
+        process.wait(timeout=seconds)
+        return False
+    except subprocess.TimeoutExpired:
+        end = time.monotonic() + limit
+    while not condition():
+        if process.poll() is not None or time.monotonic() >= end:
             return False
-        if condition():
-            return True
         time.sleep(POLL)
-    return False
+    return True
 
 
 def interrupted(a, mode, folder, sig, count, saves, duration, dice):
@@ -93,12 +97,8 @@ def interrupted(a, mode, folder, sig, count, saves, duration, dice):
         is_writing = Writing(folder)
         process = run(a.program, mode, folder, a.short)
         wants_save = inside < saves
-        if wants_save:
-            begin = time.monotonic() + dice.uniform(0, duration / 2)
-            hit = wait_until(process, lambda: is_writing() and time.monotonic() >= begin, duration * 2)
-        else:
-            begin = time.monotonic() + dice.uniform(0, duration)
-            hit = wait_until(process, lambda: time.monotonic() >= begin, duration * 2)
+        seconds = dice.uniform(0, duration / 2 if wants_save else duration)
+        hit = wait(process, seconds, is_writing if wants_save else lambda: True, duration * 2)
         if hit:
             process.send_signal(sig)
         if hit and sig == signal.SIGKILL:
@@ -167,6 +167,8 @@ def main():
         steps = found['steps'].split()
         if 'result' not in found or not steps or steps != [b'%d' % (i + 1) for i in range(len(steps))]:
             sys.exit(f'{mode}: has no result, or the numbers of its steps are not 1, 2, ...; see {top}')
+        if finish(run(a.program, mode, whole, a.short), mode) != 0 or files(whole, True) != found:
+            sys.exit(f'{mode}: a finished training that is started again trains a step or has another result; see {top}')
         if (is_resumed(a, mode, top, signal.SIGKILL, a.kills, a.saves, duration, dice) and
                 is_resumed(a, mode, top, signal.SIGTERM, a.terms, 0, duration, dice)):
             shutil.rmtree(top)
