@@ -59,7 +59,7 @@ CH_API void ch_checkpoint_unref(ch_checkpoint *c);
 
 /* These functions add an object under a name and reference the object. The name is an edge of
  * the object graph: it may contain any character, also "/". INVALID_ARGUMENT: the name is in
- * use. */
+ * use, empty, or "save_counter". */
 
 /* Adds the variables of a model. Keys are "<name>/<layer>/.../<weight>". Layers that are built
  * later are found when the checkpoint is saved. */
@@ -122,7 +122,10 @@ CH_API CH_MUST_CHECK ch_status ch_checkpoint_write(ch_checkpoint *c, const char 
                                                    const ch_write_options *opt);
 /* Saves the state at "<prefix>-<n>", and makes it the newest of its directory. n counts the
  * calls from 1, and continues after a restore. Writes the path to `path`, which may be NULL; a
- * path that does not fit `size` is INVALID_ARGUMENT. */
+ * path that does not fit `size` is INVALID_ARGUMENT.
+ *
+ * ch_checkpoint_write and ch_checkpoint_save do not look at the lock of a directory, which only
+ * managers use. Two programs must not save under the same name at the same time. */
 CH_API CH_MUST_CHECK ch_status ch_checkpoint_save(ch_checkpoint *c, const char *prefix,
                                                   const ch_write_options *opt, char *path,
                                                   size_t size);
@@ -155,9 +158,14 @@ typedef struct ch_restore_options {
  * do not exist yet until the result is freed. `out` may be NULL: then the checkpoint keeps the
  * result until its next restore without `out`, or until it is freed.
  *
- * On an error nothing has changed, except if the program's own ch_state_ops.load has failed, if
- * a parameter server was lost, or if the disk or an allocation failed between the check of the
- * data and its use. In the last case, variables have changed if there was no memory for a copy.
+ * On an error nothing has changed, with three exceptions:
+ *   - ch_state_ops.load of the program has failed. It is called last, when all else is restored.
+ *   - A parameter server is lost.
+ *   - There was no memory for a copy of a value (staging_bytes), or for the old values on a
+ *     server, and the second read of a value failed. It is verified again in that read.
+ *     Variables that were set before the error keep their new values; restore again before you
+ *     use them.
+ *
  * Servers hold the old values during a restore, in the memory that saves use. NOT_FOUND: there
  * is no such checkpoint. INVALID_ARGUMENT: a value has another shape or dtype than its
  * variable. DATA_LOSS: a file is damaged; the message names the file and the byte. */
@@ -177,7 +185,7 @@ CH_API void ch_restored_unref(ch_restored *r);
 CH_API CH_MUST_CHECK ch_status ch_restored_assert_consumed(ch_restored *r);
 /* Every variable that exists has a value in the checkpoint. */
 CH_API CH_MUST_CHECK ch_status ch_restored_assert_existing(ch_restored *r);
-/* Something else than the counter of saves matched. */
+/* A value other than the counter of saves matched. */
 CH_API CH_MUST_CHECK ch_status ch_restored_assert_nontrivial(ch_restored *r);
 /* Says that values which are not used are expected, so that they are not logged. Returns r. */
 CH_API ch_restored *ch_restored_expect_partial(ch_restored *r);
@@ -195,11 +203,11 @@ typedef struct ch_manager_options {
      * beginning. */
     const char *name;
     /* Number of newest checkpoints that stay; 0: all. A full checkpoint that one of them needs
-     * (full_every) stays beside them. Damaged checkpoints, that is, those whose index cannot be
-     * read and those that a restore of this manager has skipped, do not count, and are removed
-     * when as many newer ones are there. */
+     * (full_every) stays beside them. Damaged checkpoints do not count: their index cannot be
+     * read, or a restore of this manager has skipped them. They are removed when max_to_keep
+     * newer ones are there. */
     int    max_to_keep;
-    double keep_every_hours; /* also keep one for every so many hours; 0: no */
+    double keep_every_hours; /* keep another one per period of this length; 0: none */
     /* i64 scalar that counts steps; for `interval`; referenced. NULL: the step in the
      * checkpoint is the largest number of runs or steps of the saved functions and models. */
     ch_var *step;
@@ -207,9 +215,9 @@ typedef struct ch_manager_options {
     /* Share of the time that saves may cost; 0: no limit. The manager measures what saves cost
      * and skips those that come too early. */
     double overhead;
-    /* One of so many checkpoints is full; 0 or 1: all are. The others are deltas: of variables
-     * that are updated by rows, such as the tables of embeddings and their slots, a delta holds
-     * the rows that have changed since the full checkpoint. All other values are in every
+    /* Every full_every-th checkpoint is full; 0 or 1: all are. The others are deltas. A delta
+     * holds the rows that have changed since the full checkpoint, of variables that are updated
+     * by rows, such as the tables of embeddings and their slots. All other values are in every
      * checkpoint. A restore reads the delta and its full checkpoint, so both must be kept; the
      * manager does that. The first save of a manager is full. If several managers save the same
      * variables, give this option to one of them. */
@@ -243,8 +251,8 @@ CH_API void                    ch_checkpoint_manager_unref(ch_checkpoint_manager
  * In rounds of CH_SYNCHRONOUS, a save is due only between two rounds. A save with `force` in
  * the middle of a round ends the round, so later steps read other values than without it.
  *
- * UNAVAILABLE: a parameter server is lost, and the job has failed;
- * the message names the last checkpoint, from which the program can be started again. */
+ * UNAVAILABLE: a parameter server is lost, and the job has failed. The message names the last
+ * checkpoint, from which the program can be started again. */
 CH_API CH_MUST_CHECK ch_status ch_checkpoint_manager_save(ch_checkpoint_manager *m, bool force,
                                                           const char **path);
 /* Restores the newest checkpoint that is whole. Older ones are tried in turn, and the log says

@@ -244,5 +244,7 @@ CH_MUST_CHECK ch_status ch__ckpt_read_strings(ch_ckpt *c, const char *name, ch_s
  * of the tensor in the base. The message of an error names file and byte. Needs at most 1 MiB
  * of memory. */
 CH_MUST_CHECK ch_status ch__ckpt_verify(ch_ckpt *c, int i);
+/* Makes the next reads of tensor i verify its checksums again. */
+void ch__ckpt_verify_again(ch_ckpt *c, int i);
 
 #endif

@@ -579,6 +579,26 @@ ch_status ch__ckpt_verify_stored(ch_ckpt *c, const ckpt_tensor *t)
     return rc;
 }
 
+/* Forgets that the parts of a tensor were verified. */
+static void forget_parts(ch_ckpt *c, const ckpt_tensor *t)
+{
+    for (int k = 0; k < t->n_parts; k++)
+        atomic_store_explicit(&c->is_verified[t->first + k], 0, memory_order_relaxed);
+}
+
+void ch__ckpt_verify_again(ch_ckpt *c, int i)
+{
+    const ckpt_tensor *t = &c->tensor[i];
+
+    if (t->rows < 0) {
+        forget_parts(c, t);
+    } else {
+        forget_parts(c->base, &c->base->tensor[c->rows[t->rows].base]);
+        forget_parts(c, c->rows[t->rows].ids);
+        forget_parts(c, c->rows[t->rows].values);
+    }
+}
+
 ch_status ch__ckpt_verify(ch_ckpt *c, int i)
 {
     return c->tensor[i].rows >= 0 ? ch__delta_verify(c, &c->tensor[i])

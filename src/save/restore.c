@@ -2,17 +2,22 @@
  *
  * A restore has two phases. The first reads and checks everything: the index, the match of
  * values and objects, dtypes and shapes, and the checksums of all data. The second changes the
- * objects. So a restore that fails has changed nothing.
+ * objects.
  *
- * The first phase reads the values of this process into staging memory, which the saves of the
- * checkpoint use too. The second phase copies them, which cannot fail. A value that workers
- * start with is read into memory of its own, because the strategy keeps it. The first phase
- * only verifies the values of variables on parameter servers, and the second reads them from
- * the files, before it copies. If that fails, it puts these variables back from snapshots that
- * it has taken before (restoring.undo). Values of masters that the checkpoint does not have
- * (restoring.master) are computed before the copy too. If values do not fit into staging
- * memory, or a server has no memory for a snapshot, a fault of the disk or a lack of memory
- * between the two phases leaves some variables changed.
+ *   1. Variables of this process. The first phase reads their values into staging memory, which
+ *      the saves of the checkpoint use too. The second phase copies them, which cannot fail. The
+ *      value that workers start with is read into memory of its own, because the strategy keeps
+ *      it.
+ *   2. Variables on parameter servers. The first phase only verifies their values. The second
+ *      phase takes snapshots of the servers (restoring.undo), and reads the values from the
+ *      files before it copies those of 1. If a read fails, the variables are put back from the
+ *      snapshots.
+ *   3. Masters without a value in the checkpoint (restoring.master). Their values are computed
+ *      before the copy.
+ *
+ * So a restore that fails has changed nothing, with one exception. A value that does not fit
+ * into staging memory is read like those of 2, but without a snapshot, and a server may have no
+ * memory for a snapshot. If a read fails then, some variables have changed.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cohort/checkpoint.h"
@@ -444,6 +449,7 @@ static void set_var_from_file(void *arg, int i)
 
     if (v == NULL || entry < 0 || x->staged[i] != NULL || ch__fault_is_set(&x->fault))
         return;
+    ch__ckpt_verify_again(x->r->file, entry); /* the files may have changed since */
     source = ch__restored_source(x->r, entry);
     rc = ch__var_write_from(v, &source);
     if (rc != CH_OK)

@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <sys/stat.h>
 
+#include "ckpt/ckpt.h"
 #include "cohort/checkpoint_reader.h"
 #include "help.h"
 
@@ -339,6 +340,51 @@ static void evaluator_goes_on_when_a_checkpoint_vanishes(void **state)
     (void)state;
 }
 
+/* ---- the second read ---- */
+
+static const char *damaged; /* data file of which the next second read damages byte 0; NULL: none */
+
+void __wrap_ch__ckpt_verify_again(ch_ckpt *c, int i);
+void __real_ch__ckpt_verify_again(ch_ckpt *c, int i);
+
+/* Linked instead of the function of ckpt/ckpt.h, which a restore calls before it reads a value for
+ * the second time. */
+void __wrap_ch__ckpt_verify_again(ch_ckpt *c, int i)
+{
+    FILE *f = damaged != NULL ? fopen(damaged, "r+b") : NULL;
+
+    if (f != NULL) {
+        fputc(0x55, f);
+        fclose(f);
+    }
+    __real_ch__ckpt_verify_again(c, i);
+}
+
+/* With little memory, values are verified, and then read again into their variables. Damage that
+ * comes between is noticed. */
+static void second_read_is_verified_again(void **state)
+{
+    static const ch_restore_options little = {.staging_bytes = 1};
+    ch_var                         *v = new_var("v", 3);
+    ch_checkpoint                  *c = NULL;
+    char                            file[300];
+
+    t_ok(ch_checkpoint_new(&c));
+    t_ok(ch_checkpoint_add_var(c, "v", v));
+    t_ok(ch_checkpoint_write(c, t_path("twice"), &quick));
+    set_value(v, 4);
+    t_ok(ch_checkpoint_restore(c, t_path("twice"), &little, NULL));
+    assert_true(value_of(v) == 3);
+    snprintf(file, sizeof(file), "%s", t_path("twice.data-00000-of-00001"));
+    damaged = file;
+    t_refused(ch_checkpoint_restore(c, t_path("twice"), &little, NULL), CH_DATA_LOSS,
+              "twice.data-00000-of-00001", "Checksum");
+    damaged = NULL;
+    ch_checkpoint_unref(c);
+    ch_var_unref(v);
+    (void)state;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -349,6 +395,7 @@ int main(void)
         cmocka_unit_test(variable_of_every_kind_is_saved_changed_and_restored),
         cmocka_unit_test(checkpoint_has_a_data_file_for_each_server),
         cmocka_unit_test(evaluator_goes_on_when_a_checkpoint_vanishes),
+        cmocka_unit_test(second_read_is_verified_again),
     };
 
     if (t_four_gpus(NULL) != 0)
