@@ -1,9 +1,14 @@
 /* ckpt/fold.c -- writes the state of a delta as a full checkpoint.
  *
  * The tensors of a delta need not fit into memory. So a fold walks through them in portions of
- * names (ch__ckpt_open_some), four times: it verifies them and sums up the sizes, which the new
- * metadata states; it writes the data file; it adds the keys of slices to the index, and then
- * those of tensors. A checkpoint that the caller has opened as a whole is the only portion.
+ * names (ch__ckpt_open_some), four times:
+ *
+ *   1. It verifies the tensors and sums up their sizes, which the new metadata states.
+ *   2. It writes the data file.
+ *   3. It adds the keys of slices to the index.
+ *   4. It adds the keys of tensors.
+ *
+ * If the caller has opened the checkpoint as a whole, there is a single portion.
  *
  * An item of the new checkpoint is a part of a tensor of the delta, or, if the delta stores the
  * tensor as rows, of the tensor in the base. The checksums of all items stay in memory (4 bytes

@@ -1,7 +1,7 @@
 /* fit/resume.c -- the state of a training: saved at a save point, loaded in another process.
  *
- * Reads and writes the ch_fitting of fit.c. The functions in fit.c that use a field at a later
- * step than they set it decide what belongs to the state.
+ * Reads and writes the ch_fitting of fit.c. A field belongs to the state if a function of fit.c
+ * sets it in a step and uses it in a later one.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "fit/resume.h"

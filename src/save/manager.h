@@ -1,4 +1,6 @@
-/* save/manager.h -- managers, for fit/ and tests.   SPDX-License-Identifier: Apache-2.0 */
+/* save/manager.h -- managers of checkpoints: calls for ch_callback_backup and for tests.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef SAVE_MANAGER_H
 #define SAVE_MANAGER_H
 
@@ -9,9 +11,9 @@
 CH_MUST_CHECK ch_status ch__manager_new(ch_checkpoint *c, const char *directory,
                                         const ch_manager_options *opt, double (*now)(void),
                                         ch_checkpoint_manager   **out);
-/* Keeps a checkpoint beside the newest ones (ch_manager_options.max_to_keep), instead of the
- * one that was kept before. `name` may be a path; NULL: none is kept. Must not be called while
- * a write is in progress. */
+/* Keeps a checkpoint beside the newest ones (ch_manager_options.max_to_keep). The checkpoint of
+ * the last call is not kept any more. `name` may be a path; NULL: no checkpoint is kept. Must
+ * not be called while a write is in progress. */
 CH_MUST_CHECK ch_status ch__manager_keep(ch_checkpoint_manager *m, const char *name);
 
 /* Makes the next save, if it is committed, the checkpoint that is kept in that way. */
@@ -20,11 +22,11 @@ void ch__manager_keep_next(ch_checkpoint_manager *m);
 /* Forces a save at a cut that was prepared (ch__cut_prepare), as ch_checkpoint_manager_save
  * does. */
 CH_MUST_CHECK ch_status ch__manager_save_prepared(ch_checkpoint_manager *m, const char **path);
-/* For callers with intervals of their own, who call it between all steps: measures the step
- * that has ended, and returns true if the caller must save with `force`. That is if
- * `is_forced` is true, or if `is_wanted` is true, the overhead allows a save, and no write is
- * in progress. A save that is not forced and is due while a write is in progress is counted as
- * skipped. The caller must wait for the end of a round (ch__cut_divides_round). */
+/* Measures the step that has ended, and returns true if the caller must save with `force`: if
+ * `is_forced` is true, or if `is_wanted` is true, the overhead allows a save, and no write is in
+ * progress. Callers with intervals of their own call this function after every step. A save that
+ * is due while a write is in progress, and is not forced, is counted as skipped. The caller must
+ * wait for the end of a round (ch__cut_divides_round). */
 bool ch__manager_is_due(ch_checkpoint_manager *m, bool is_wanted, bool is_forced);
 /* Blocks until no write is in progress, at most until `until`, a time of ch__now_ns (INT64_MAX:
  * as ch_checkpoint_wait). Returns the error of the write, once. *is_ended is false if the write

@@ -5,8 +5,8 @@
  * variable, because only then the marks began with the base. Every other variable is stored
  * whole: it was created later, has got another key, or was marked for another manager since.
  *
- * Variables and strategies name the owner of their marks (marks_owner), so that two managers do
- * not take each other's marks for their own. manager.c owns the struct, checkpoint.c and plan.c
+ * Variables and strategies name the owner of their marks (marks_owner), because a second manager
+ * may begin marks of its own. manager.c owns the struct, checkpoint.c and plan.c
  * use it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -22,8 +22,8 @@ typedef struct ch_save_marks {
     ch_strategy **strategy; /* with servers that mark rows; referenced */
 } ch_save_marks;
 
-/* Makes the marks on the servers of a strategy those of `m`. Must be called before a cut that
- * begins them. */
+/* Makes `m` the owner of the marks on the servers of a strategy. Must be called before a cut
+ * that begins these marks. */
 CH_MUST_CHECK ch_status ch__save_marks_own(ch_save_marks *m, ch_strategy *st);
 /* Begins the marks of the variables of a tree: with a full save, between steps, and after cuts
  * that have begun the marks on servers. A variable for which there is no memory is not held. */
