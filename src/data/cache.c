@@ -67,19 +67,24 @@ static ch_status cache_rewind(ch_cursor *c)
     return ch__cursor_reopen(c);
 }
 
-static bool cache_can_step_back(ch_cursor *c, int64_t n)
+/* Elements of an earlier pass are those of this pass: after an error in between, no earlier
+ * place is asked for. */
+static bool cache_can_step_back(ch_cursor *c, ch_back to)
 {
-    return n <= ((caching *)c)->at;
+    const caching *x = (const caching *)c;
+
+    return to.passes > 0 ? to.n <= x->kept.n && x->n_failed == 0 : to.n <= x->at;
 }
 
 static void cache_save(ch_cursor *c, ch_saver *s)
 {
     caching *x = (caching *)c;
     bool     by_value = c->it->unordered || c->dataset->is_unordered;
+    ch_back  to = ch__save_place(s);
 
     ch__save_int(s, x->is_whole);
     ch__save_int(s, x->kept.n);
-    ch__save_int(s, x->at - ch__save_steps(s));
+    ch__save_int(s, to.passes > 0 ? to.n : x->at - to.n);
     ch__save_int(s, x->n_failed);
     ch__save_int(s, by_value);
     if (!by_value)

@@ -258,18 +258,21 @@ void ch__save_inputs(ch_cursor *c, ch_saver *s)
         ch__cursor_save(c->in[i], s);
 }
 
-bool ch__input_can_step_back(ch_cursor *c, int64_t n)
+bool ch__input_can_step_back(ch_cursor *c, ch_back to)
 {
     return c->n_in == 1 && c->in[0]->stage->can_step_back != NULL &&
-           c->in[0]->stage->can_step_back(c->in[0], n);
+           c->in[0]->stage->can_step_back(c->in[0], to);
 }
 
-void ch__save_input_back(ch_cursor *c, ch_saver *s, int64_t n)
+void ch__save_input_back(ch_cursor *c, ch_saver *s, ch_back to)
 {
-    if (n > 0)
-        ch__cursor_save_back(c->in[0], s, n);
-    else
-        ch__save_inputs(c, s);
+    for (int i = 0; i < c->n_in; i++)
+        ch__cursor_save_back(c->in[i], s, to);
+}
+
+void ch__save_passing(ch_cursor *c, ch_saver *s)
+{
+    ch__save_input_back(c, s, ch__save_place(s));
 }
 
 ch_status ch__load_inputs(ch_cursor *c, ch_loader *l)
@@ -409,7 +412,8 @@ static ch_status body_open(ch_cursor *of, body_options options, int n, ch_elemen
         rc = ch__cursor_open(of->it, of->dataset->body, &f->base, &f->base.in[0]);
         f->base.n_in = rc == CH_OK;
         if (rc == CH_OK && options.prefetch)
-            rc = ch__workqueue_open(&f->base, &ops, &(ch_workqueue_options){.prefetch = 2});
+            rc = ch__workqueue_open(&f->base, &ops,
+                                    &(ch_workqueue_options){.prefetch = 2, .per_result = 1});
     }
     if (rc == CH_OK) {
         *out = &f->base;

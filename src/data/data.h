@@ -60,6 +60,15 @@ enum {
     CH_ONE_BY_ONE = 128 /* element k depends only on element k of its input */
 };
 
+/* A place in the sequence of elements that a cursor has returned. If `passes` is 0, it is the
+ * place before the last n elements of this pass, and none of them was an error; all zero is the
+ * present place. Otherwise it is the place before element n of the pass that began `passes`
+ * rewinds before this pass. Then element n exists, and neither that pass nor a later one has
+ * had an error. */
+typedef struct ch_back {
+    int64_t passes, n;
+} ch_back;
+
 typedef struct ch_stage {
     const char                       *name; /* also the name on the wire */
     int                               version;
@@ -83,12 +92,11 @@ typedef struct ch_stage {
     /* Returns to the first element. The caller has incremented c->epoch. The stage must rewind
      * its own inputs. */
     ch_status (*rewind)(ch_cursor *c);
-    /* Returns true if `save` can write the position that the cursor had before it returned its
-     * last `n` elements, n > 0. They were all returned since the last rewind, and none of them
-     * was an error. NULL: it cannot. No job of a workqueue may run during the call. */
-    bool (*can_step_back)(ch_cursor *c, int64_t n);
+    /* Returns true if `save` can write the position that the cursor had at the place `to`, which
+     * is not the present. NULL: it cannot. No job of a workqueue may run during the call. */
+    bool (*can_step_back)(ch_cursor *c, ch_back to);
     /* Writes the position of the cursor. The saver records errors. A stage with can_step_back
-     * writes the position before its last ch__save_steps(s) elements. */
+     * writes the position that it had at the place ch__save_place(s). */
     void (*save)(ch_cursor *c, ch_saver *s);
     /* Restores a position into a newly opened cursor. The contents of the loader are
      * untrusted. */
@@ -319,18 +327,20 @@ ch_status ch__error_between(ch_status rc);
 bool      ch__error_is_between(void);
 ch_status ch__cursor_rewind(ch_cursor *c);
 void      ch__cursor_save(ch_cursor *c, ch_saver *s);
-/* Saves the position before the last `n` elements; n > 0 needs can_step_back. */
-void      ch__cursor_save_back(ch_cursor *c, ch_saver *s, int64_t n);
+/* Saves the position at the place `to`; any but the present needs can_step_back. */
+void      ch__cursor_save_back(ch_cursor *c, ch_saver *s, ch_back to);
 ch_status ch__cursor_load(ch_cursor *c, ch_loader *l);
 
 /* Default operations of stages without state of their own. */
 ch_status ch__rewind_inputs(ch_cursor *c);
 void      ch__save_inputs(ch_cursor *c, ch_saver *s);
 ch_status ch__load_inputs(ch_cursor *c, ch_loader *l);
-/* Returns true if the only input can step back by `n` elements (ch_stage.can_step_back). */
-bool ch__input_can_step_back(ch_cursor *c, int64_t n);
-/* Saves the only input as it was before its last `n` elements. */
-void      ch__save_input_back(ch_cursor *c, ch_saver *s, int64_t n);
+/* Returns true if there is a single input, and it can step back (ch_stage.can_step_back). */
+bool ch__input_can_step_back(ch_cursor *c, ch_back to);
+/* Saves the inputs. Any place but the present needs ch__input_can_step_back. */
+void ch__save_input_back(ch_cursor *c, ch_saver *s, ch_back to);
+/* The `save` of stages without state whose element k is made of element k of the input. */
+void      ch__save_passing(ch_cursor *c, ch_saver *s);
 ch_status ch__open_nothing(ch_cursor *c);
 void      ch__close_nothing(ch_cursor *c);
 
@@ -353,9 +363,9 @@ ch_status ch__body_load_prefetch(ch_cursor *of, ch_loader *l, ch_cursor **out);
 /* A position consists of integers, elements and texts for each stage. Within each of the three
  * kinds, a stage must load the values in the order in which it saved them. */
 void ch__save_int(ch_saver *s, int64_t value);
-/* Returns the number of elements by which the stage must step back. Must be called before the
- * inputs are saved. */
-int64_t ch__save_steps(const ch_saver *s);
+/* Returns the place whose position the stage must save. Must be called before the inputs are
+ * saved. */
+ch_back ch__save_place(const ch_saver *s);
 void    ch__save_element(ch_saver *s, const ch_element *e);
 /* Saves the number of elements, then each element. */
 void ch__save_elements(ch_saver *s, const ch_elements *list);
@@ -392,6 +402,8 @@ ch_status ch__load_refs(ch_loader *l, int64_t n, const ch_dataset *like,
 /* Returns true if the position was written before references were: stages then have no lists of
  * them. */
 bool ch__load_is_old(const ch_loader *l);
+/* Returns true if the position was written since stages step back into earlier passes. */
+bool ch__load_has_passes(const ch_loader *l);
 bool ch__load_fails(const ch_loader *l);
 /* Returns CH_OK, or CH_INVALID_ARGUMENT with a message that names the stage. */
 ch_status ch__load_status(ch_loader *l);

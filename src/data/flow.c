@@ -27,17 +27,17 @@ static ch_status counting_rewind(ch_cursor *c)
 }
 
 /* For take and enumerate, whose number counts elements of the input. */
-static bool counting_can_step_back(ch_cursor *c, int64_t n)
+static bool counting_can_step_back(ch_cursor *c, ch_back to)
 {
-    return n <= ((counting *)c)->n && ch__input_can_step_back(c, n);
+    return (to.passes > 0 || to.n <= ((counting *)c)->n) && ch__input_can_step_back(c, to);
 }
 
 static void counting_save(ch_cursor *c, ch_saver *s)
 {
-    int64_t back = ch__save_steps(s);
+    ch_back to = ch__save_place(s);
 
-    ch__save_int(s, ((counting *)c)->n - back);
-    ch__save_input_back(c, s, back);
+    ch__save_int(s, to.passes > 0 ? to.n : ((counting *)c)->n - to.n);
+    ch__save_input_back(c, s, to);
 }
 
 static ch_status counting_load(ch_cursor *c, ch_loader *l)
@@ -147,6 +147,29 @@ static ch_status skip_next(ch_cursor *c, ch_element **out)
     }
 }
 
+/* Returns the place of the input that belongs to a place of the stage. */
+static ch_back skip_place(const ch_cursor *c, ch_back to)
+{
+    return (ch_back){to.passes, to.passes > 0 ? to.n + count_of(c->dataset) : to.n};
+}
+
+static bool skip_can_step_back(ch_cursor *c, ch_back to)
+{
+    int64_t sum;
+
+    return !__builtin_add_overflow(to.n, count_of(c->dataset), &sum) &&
+           ch__input_can_step_back(c, skip_place(c, to));
+}
+
+/* In an earlier pass that gave elements, all were skipped that must be. */
+static void skip_save(ch_cursor *c, ch_saver *s)
+{
+    ch_back to = ch__save_place(s);
+
+    ch__save_int(s, to.passes > 0 ? count_of(c->dataset) : ((counting *)c)->n);
+    ch__save_input_back(c, s, skip_place(c, to));
+}
+
 const ch_stage ch__stage_skip = {
     .name = "skip",
     .version = 1,
@@ -158,7 +181,8 @@ const ch_stage ch__stage_skip = {
     .open = ch__open_nothing,
     .next = skip_next,
     .rewind = counting_rewind,
-    .save = counting_save,
+    .can_step_back = skip_can_step_back,
+    .save = skip_save,
     .load = counting_load,
     .close = ch__close_nothing,
 };
@@ -170,10 +194,24 @@ ch_dataset *ch_dataset_skip(ch_dataset *d, int64_t count)
 
 /* ---- repeat ---- */
 
+/* A pass of the input. It is kept as numbers in a ch_row_refs, PASS_WORDS for each pass. */
+typedef struct pass {
+    int64_t epoch;    /* of the repeat */
+    int64_t begin;    /* elements that the repeat has returned before, in this epoch */
+    int64_t number;   /* complete passes before, in this epoch */
+    int64_t in_epoch; /* of the input */
+} pass;
+
+enum { PASS_WORDS = sizeof(pass) / sizeof(int64_t) };
+
 typedef struct repeating {
     ch_cursor base;
     int64_t   n;        /* complete passes */
-    bool      is_empty; /* this pass has had no element so far */
+    int64_t   n_given;  /* elements returned, in all passes */
+    int64_t   n_pass;   /* and in this pass of the input */
+    bool      is_whole; /* this pass has had no error */
+    /* The passes before this that had elements and no errors, back to the last error. */
+    ch_row_refs passes;
 } repeating;
 
 static ch_status repeat_infer(ch_dataset *d)
@@ -192,8 +230,52 @@ static ch_status repeat_infer(ch_dataset *d)
 
 static ch_status repeat_open(ch_cursor *c)
 {
-    ((repeating *)c)->is_empty = true;
+    ((repeating *)c)->is_whole = true;
     return CH_OK;
+}
+
+static void repeat_close(ch_cursor *c)
+{
+    ch__row_refs_drop(&((repeating *)c)->passes);
+}
+
+/* Returns the present pass of the input. Behind the last, it is the last. */
+static pass present_pass(const repeating *x)
+{
+    const ch_cursor *c = &x->base;
+
+    return (pass){c->epoch, x->n_given - x->n_pass, x->n - (x->n == count_of(c->dataset)),
+                  c->in[0]->epoch};
+}
+
+/* Records a pass that ends, if places in it can be found again, and begins another. Without
+ * memory, earlier passes are forgotten: the next position is larger then. */
+static void end_pass(repeating *x, pass p)
+{
+    const ch_cursor *c = &x->base;
+    ch_row_refs     *r = &x->passes;
+
+    if (x->n_pass > 0 && x->is_whole) {
+        bool grows =
+            ch__row_refs_is_due(r) && ch__workqueue_most_held(c) > r->capacity / 2;
+        ch_row_word *word = ch__row_refs_add(r, true, PASS_WORDS, grows);
+
+        if (word != NULL)
+            memcpy(word, &p, sizeof(p));
+        else
+            ch__row_refs_empty(r);
+    }
+    x->n_pass = 0;
+    x->is_whole = true;
+}
+
+/* An error may stand for an element, so the elements before and behind it are not counted
+ * alike everywhere. */
+static ch_status repeat_failed(repeating *x, ch_status rc)
+{
+    ch__row_refs_empty(&x->passes);
+    x->is_whole = false;
+    return rc;
 }
 
 enum { MANY_PASSES = 1024 };
@@ -207,19 +289,23 @@ static ch_status repeat_next(ch_cursor *c, ch_element **out)
 
     while (limit == CH_INFINITE || x->n < limit) {
         ch_status rc = ch__cursor_next(c->in[0], out);
+        pass      p;
 
         if (rc != CH_OK)
-            return rc;
+            return repeat_failed(x, rc);
         if (*out != NULL) {
-            x->is_empty = false;
+            x->n_pass++;
+            x->n_given++;
             return CH_OK;
         }
-        if (x->is_empty && (limit == CH_INFINITE || limit > MANY_PASSES))
+        if (x->n_pass == 0 && (limit == CH_INFINITE || limit > MANY_PASSES))
             return CH_OK;
-        x->n++;
-        x->is_empty = true;
-        if (x->n != limit && (rc = ch__cursor_rewind(c->in[0])) != CH_OK)
-            return rc;
+        p = present_pass(x);
+        if (++x->n == limit)
+            return CH_OK;
+        end_pass(x, p);
+        if ((rc = ch__cursor_rewind(c->in[0])) != CH_OK)
+            return repeat_failed(x, rc);
     }
     return CH_OK;
 }
@@ -232,28 +318,90 @@ static ch_status repeat_rewind(ch_cursor *c)
 {
     repeating *x = (repeating *)c;
     int64_t    limit = count_of(c->dataset), left = 1;
+    pass       p = present_pass(x);
     ch_status  rc = CH_OK;
 
     if (limit != CH_INFINITE && limit <= MANY_PASSES && limit > x->n)
         left = limit - x->n;
+    p.epoch--; /* the caller has incremented it */
+    end_pass(x, p);
     for (; left > 0 && rc == CH_OK; left--)
         rc = ch__rewind_inputs(c);
-    x->n = 0;
-    x->is_empty = true;
-    return rc;
+    x->n = x->n_given = 0;
+    return rc == CH_OK ? rc : repeat_failed(x, rc);
+}
+
+/* Finds the pass with a place before this pass of the input. Returns false if it is not
+ * recorded. */
+static bool find_pass(repeating *x, int64_t epoch, int64_t at, pass *out)
+{
+    for (int64_t i = x->passes.n - 1; i >= 0; i--) {
+        memcpy(out, ch__row_refs_at(&x->passes, i), sizeof(*out));
+        if (out->epoch == epoch && out->begin <= at)
+            return true;
+    }
+    return false;
+}
+
+/* Finds the place `to`: its place in the input, the pass, and the elements of the pass before
+ * it. */
+static bool find_repeated(repeating *x, ch_back to, ch_back *input, pass *p, int64_t *n_pass)
+{
+    const ch_cursor *c = &x->base;
+
+    if (to.passes == 0 && to.n <= x->n_pass) {
+        *p = present_pass(x);
+        if (to.n == 0)
+            p->number = x->n;
+        *n_pass = x->n_pass - to.n;
+        *input = to;
+        return true;
+    }
+    to.n = to.passes == 0 ? x->n_given - to.n : to.n;
+    if (!find_pass(x, c->epoch - to.passes, to.n, p))
+        return false;
+    *n_pass = to.n - p->begin;
+    *input = (ch_back){c->in[0]->epoch - p->in_epoch, *n_pass};
+    return true;
+}
+
+static bool repeat_can_step_back(ch_cursor *c, ch_back to)
+{
+    pass    p;
+    int64_t n_pass;
+
+    return find_repeated((repeating *)c, to, &to, &p, &n_pass) && ch__input_can_step_back(c, to);
 }
 
 static void repeat_save(ch_cursor *c, ch_saver *s)
 {
-    ch__save_int(s, ((repeating *)c)->n);
-    ch__save_int(s, ((repeating *)c)->is_empty);
-    ch__save_inputs(c, s);
+    repeating *x = (repeating *)c;
+    ch_back    input = {0};
+    pass       p = {0};
+    int64_t    n_pass = 0;
+
+    (void)find_repeated(x, ch__save_place(s), &input, &p, &n_pass);
+    ch__save_int(s, p.number);
+    ch__save_int(s, n_pass);
+    ch__save_int(s, p.begin);
+    ch__save_int(s, input.passes > 0 || x->is_whole);
+    ch__save_input_back(c, s, input);
 }
 
+/* An older position has only the number of passes, and whether this pass is empty. */
 static ch_status repeat_load(ch_cursor *c, ch_loader *l)
 {
-    ((repeating *)c)->n = ch__load_count(l);
-    ((repeating *)c)->is_empty = ch__load_int(l, 0, 1) != 0;
+    repeating *x = (repeating *)c;
+
+    x->n = ch__load_count(l);
+    if (ch__load_has_passes(l)) {
+        x->n_pass = ch__load_int(l, 0, INT64_MAX / 4);
+        x->n_given = x->n_pass + ch__load_int(l, 0, INT64_MAX / 4);
+        x->is_whole = ch__load_int(l, 0, 1) != 0;
+    } else {
+        x->is_whole = ch__load_int(l, 0, 1) != 0;
+        x->n_given = x->n_pass = x->is_whole ? 0 : 1;
+    }
     return ch__load_inputs(c, l);
 }
 
@@ -268,9 +416,10 @@ const ch_stage ch__stage_repeat = {
     .open = repeat_open,
     .next = repeat_next,
     .rewind = repeat_rewind,
+    .can_step_back = repeat_can_step_back,
     .save = repeat_save,
     .load = repeat_load,
-    .close = ch__close_nothing,
+    .close = repeat_close,
 };
 
 ch_dataset *ch_dataset_repeat(ch_dataset *d, int64_t count)
@@ -576,7 +725,7 @@ const ch_stage ch__stage_options = {
     .next = options_next,
     .rewind = ch__rewind_inputs,
     .can_step_back = ch__input_can_step_back,
-    .save = ch__save_inputs,
+    .save = ch__save_passing,
     .load = ch__load_inputs,
     .close = ch__close_nothing,
 };

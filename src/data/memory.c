@@ -30,14 +30,16 @@ static ch_status counting_rewind(ch_cursor *c)
     return CH_OK;
 }
 
-static bool counting_can_step_back(ch_cursor *c, int64_t n)
+static bool counting_can_step_back(ch_cursor *c, ch_back to)
 {
-    return n <= ((counting *)c)->at;
+    return to.n <= (to.passes > 0 ? c->dataset->cardinality : ((counting *)c)->at);
 }
 
 static void counting_save(ch_cursor *c, ch_saver *s)
 {
-    ch__save_int(s, ((counting *)c)->at - ch__save_steps(s));
+    ch_back to = ch__save_place(s);
+
+    ch__save_int(s, to.passes > 0 ? to.n : ((counting *)c)->at - to.n);
 }
 
 static ch_status counting_load(ch_cursor *c, ch_loader *l)

@@ -39,8 +39,9 @@
 #error "elements are written as they lie in memory, and the format is little-endian"
 #endif
 
-/* Version of the encoding. Positions of OLD_FORMAT are read too: they have no references. */
-enum { FORMAT = 3, OLD_FORMAT = 2 };
+/* Version of the encoding. The two versions before it are read too. Positions of OLD_FORMAT have
+ * no references; since FORMAT, positions may refer to earlier passes. */
+enum { FORMAT = 4, OLD_FORMAT = 2 };
 
 /* ---- parts as messages ---- */
 
@@ -214,7 +215,7 @@ struct ch_saver {
     Cohort__State **states; /* of all cursors so far */
     int             n_states, cap_states;
 
-    int64_t               n_steps; /* result of ch__save_steps for the current cursor */
+    ch_back               place; /* result of ch__save_place for the current cursor */
     const ch_row_tensors *tensors;
     Cohort__Element      *run;     /* the last element of `state` if it is a run; else NULL */
     size_t                cap_run; /* bytes; capacity of run->rows */
@@ -275,9 +276,9 @@ void ch__save_begin(ch_saver *s, const char *stage)
     s->run = NULL;
 }
 
-int64_t ch__save_steps(const ch_saver *s)
+ch_back ch__save_place(const ch_saver *s)
 {
-    return s->n_steps;
+    return s->place;
 }
 
 void ch__save_int(ch_saver *s, int64_t value)
@@ -452,21 +453,21 @@ static bool is_left_out(const ch_cursor *c)
            (c->parent == NULL && c->stage == &ch__stage_split && ch__split_is_between(c));
 }
 
-void ch__cursor_save_back(ch_cursor *c, ch_saver *s, int64_t n)
+void ch__cursor_save_back(ch_cursor *c, ch_saver *s, ch_back to)
 {
     if (is_left_out(c)) {
-        ch__save_input_back(c, s, n);
+        ch__save_input_back(c, s, to);
         return;
     }
     ch__save_begin(s, c->stage->name);
-    ch__save_int(s, c->epoch);
-    s->n_steps = n;
+    ch__save_int(s, c->epoch - to.passes);
+    s->place = to;
     c->stage->save(c, s);
 }
 
 void ch__cursor_save(ch_cursor *c, ch_saver *s)
 {
-    ch__cursor_save_back(c, s, 0);
+    ch__cursor_save_back(c, s, (ch_back){0});
 }
 
 ch_status ch__position_save(ch_cursor *root, uint64_t hash, void **bytes, size_t *n)
@@ -724,6 +725,11 @@ bool ch__load_is_old(const ch_loader *l)
     return l->position->format == OLD_FORMAT;
 }
 
+bool ch__load_has_passes(const ch_loader *l)
+{
+    return l->position->format == FORMAT;
+}
+
 ch_element *ch__load_result(ch_loader *l, const ch_dataset *like, ch_status *rc)
 {
     ch_element            *e = NULL;
@@ -821,9 +827,9 @@ ch_status ch__position_read(uint64_t hash, const void *bytes, size_t n, Cohort__
     if (rc != CH_OK)
         return ch__fail_at(rc, "restore: the saved position");
     m = (Cohort__Position *)message;
-    if (m->format != FORMAT && m->format != OLD_FORMAT)
+    if (m->format < OLD_FORMAT || m->format > FORMAT)
         rc = ch__fail(CH_UNIMPLEMENTED,
-                      "restore: unknown format of the position (got %u, want %d or %d)",
+                      "restore: unknown format of the position (got %u, want %d to %d)",
                       m->format, OLD_FORMAT, FORMAT);
     else if (m->dataset != hash)
         rc = ch__fail(CH_INVALID_ARGUMENT,

@@ -67,7 +67,8 @@ void ch__row_ref_write(const ch_element *e, ch_row_word *word);
 ch_status ch__row_ref_make(const ch_row_tensors *t, bool is_number, int n,
                            const ch_row_word *word, ch_element **out);
 
-/* A queue of references of the same kind, in a ring. All zero is an empty queue. */
+/* A queue of references of the same kind, in a ring. All zero is an empty queue. It may also
+ * hold numbers that are no elements, n_words at a time. */
 typedef struct ch_row_refs {
     bool         is_number;
     int          n_words;  /* of a reference */
@@ -87,6 +88,12 @@ static inline ch_row_word *ch__row_refs_at(const ch_row_refs *r, int64_t i)
  * `grows` is false, removes the first. A reference of another kind empties the queue before.
  * Returns NULL if memory is exhausted; the queue is unchanged then. */
 ch_row_word *ch__row_refs_add(ch_row_refs *r, bool is_number, int n_words, bool grows);
+/* Returns true each time when the queue is full and half of its references are new. The caller
+ * then decides if it must grow: it need not if less than half of them are needed. */
+static inline bool ch__row_refs_is_due(const ch_row_refs *r)
+{
+    return r->n == r->capacity && ((r->first + r->n) & (r->capacity / 2 - 1)) == 0;
+}
 /* Removes the first reference. */
 static inline void ch__row_refs_pop(ch_row_refs *r)
 {

@@ -654,9 +654,8 @@ ch_status ch__rows_rewind(ch_cursor *c)
     ch_status rc;
 
     ch__workqueue_pause(c->workqueue);
-    ch__workqueue_clear(c->workqueue);
     ch__elements_empty(&((ch_batching *)c)->rows);
-    rc = ch__rewind_inputs(c);
+    rc = ch__workqueue_rewind(c->workqueue);
     ch__workqueue_resume(c->workqueue);
     return rc;
 }
@@ -664,24 +663,26 @@ ch_status ch__rows_rewind(ch_cursor *c)
 void ch__rows_save(ch_cursor *c, ch_saver *s)
 {
     static const ch_elements none;
-    int64_t                  n;
+    ch_back                  input;
     bool                     is_back;
 
     ch__workqueue_pause(c->workqueue);
-    is_back = ch__workqueue_save_back(c->workqueue, s, &n);
+    is_back = ch__workqueue_save_back(c->workqueue, s, &input);
     ch__save_elements(s, is_back ? &none : &((ch_batching *)c)->rows);
-    ch__save_input_back(c, s, n);
+    ch__save_input_back(c, s, input);
     ch__workqueue_resume(c->workqueue);
 }
 
 ch_status ch__rows_load(ch_cursor *c, ch_loader *l)
 {
-    ch_status rc;
+    ch_elements *rows = &((ch_batching *)c)->rows;
+    ch_status    rc;
 
     ch__workqueue_pause(c->workqueue);
     rc = ch__workqueue_load(c->workqueue, l);
     if (rc == CH_OK)
-        rc = ch__load_elements(l, INT32_MAX, c->dataset->in[0], &((ch_batching *)c)->rows);
+        rc = ch__load_elements(l, INT32_MAX, c->dataset->in[0], rows);
+    ch__workqueue_hold(c->workqueue, rows->n);
     if (rc == CH_OK)
         rc = ch__load_inputs(c, l);
     ch__workqueue_resume(c->workqueue);

@@ -139,7 +139,8 @@ const ch_stage ch__stage_select = {
     .open = select_open,
     .next = select_next,
     .rewind = ch__rewind_inputs,
-    .save = ch__save_inputs,
+    .can_step_back = ch__input_can_step_back,
+    .save = ch__save_passing,
     .load = ch__load_inputs,
     .close = select_close,
 };

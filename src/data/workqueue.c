@@ -14,9 +14,10 @@
  *      takes no lock.
  *   3. At most one job is being pulled at a time (is_pulling). While `is_paused` is set, no new
  *      job starts. When n_busy is 0 as well, no thread uses the cursor.
- *   4. The thread that pulls uses `log`, `put_back`, `n_read` and `n_loose` without the lock.
- *      `log` has the last inputs. It has those of all results that are not delivered to the
- *      program, if all of them were read without an error and can be referenced.
+ *   4. The thread that pulls uses the fields from `log` to `job_end` without the lock. `log` has
+ *      the last inputs, also those of earlier passes. It has those of all results that are not
+ *      delivered to the program, if all of them were read without an error and can be
+ *      referenced.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "data/workqueue.h"
@@ -59,11 +60,16 @@ struct ch_workqueue {
 
     ch_waiters waiters; /* threads that wait for an event of this queue */
 
-    ch_row_refs log;      /* the last inputs; empty if results cannot be made again */
-    ch_row_refs put_back; /* inputs of a restored position, which are read before the input */
-    int64_t     n_read;   /* elements that the input has given without an error until now */
-    int64_t     n_loose;  /* inputs read after those of the last job that had any */
-    int         n_last;   /* inputs of that job */
+    ch_row_refs log;    /* the last inputs; empty if results cannot be made again */
+    ch_row_refs begins; /* the `begin` of the last passes before this */
+    /* Inputs of a restored position, which are read before the input. `rewinds`: where the
+     * input was rewound between them, as their number before it and put_back.first. */
+    ch_row_refs put_back, rewinds;
+    int64_t     n_in;    /* inputs read, in all passes. The next three were its value ... */
+    int64_t     begin;   /* ... at the beginning of this pass */
+    int64_t     direct;  /* ... at the last error, or input that was put back */
+    int64_t     job_end; /* ... at the end of the last job that had inputs */
+    int         n_last;  /* inputs of that job */
 
     ch_data_job *current; /* the job being delivered; only the consumer uses it */
 };
@@ -176,7 +182,9 @@ void ch__workqueue_close(ch_workqueue *q)
     pthread_mutex_unlock(&q->it->lock);
     ch__data_job_free(q->free_job);
     ch__row_refs_drop(&q->log);
+    ch__row_refs_drop(&q->begins);
     ch__row_refs_drop(&q->put_back);
+    ch__row_refs_drop(&q->rewinds);
     pthread_cond_destroy(&q->waiters.changed);
     ch__free(q);
 }
@@ -376,7 +384,7 @@ static void end_pull(ch_workqueue *q, const ch_data_job *job, int n)
     q->n_pulled += n;
     if (n > 0) {
         q->n_last = n;
-        q->n_loose = 0;
+        q->job_end = q->n_in;
     }
     q->is_pulling = false;
     q->has_ended |= job->has_end;
@@ -644,6 +652,18 @@ void ch__workqueue_resume(ch_workqueue *q)
     pthread_mutex_unlock(&q->it->lock);
 }
 
+/* Returns true if inputs of a restored position are read before the input. */
+static bool has_put_back(const ch_workqueue *q)
+{
+    return q->put_back.n + q->rewinds.n > 0;
+}
+
+/* Returns true if the inputs that are put back have a rewind next. */
+static bool is_at_rewind(const ch_workqueue *q)
+{
+    return q->rewinds.n > 0 && ch__row_refs_at(&q->rewinds, 0)->number == q->put_back.first;
+}
+
 void ch__workqueue_clear(ch_workqueue *q)
 {
     pthread_mutex_lock(&q->it->lock);
@@ -656,10 +676,44 @@ void ch__workqueue_clear(ch_workqueue *q)
     q->n = 0;
     q->has_ended = false;
     q->n_pulled = 0;
-    ch__row_refs_empty(&q->log);
-    ch__row_refs_empty(&q->put_back);
-    q->n_read = q->n_loose = 0;
+    q->job_end = q->n_in;
     q->n_last = q->opt.per_result;
+}
+
+/* Begins the next pass of the inputs that are put back, if they have one; else of the input. */
+static ch_status rewind_input(ch_workqueue *q)
+{
+    bool is_put_back = q->rewinds.n > 0;
+
+    while (q->put_back.n > 0 && !(is_put_back && is_at_rewind(q)))
+        ch__row_refs_pop(&q->put_back);
+    if (!is_put_back)
+        return ch__rewind_inputs(q->cursor);
+    ch__row_refs_pop(&q->rewinds);
+    return CH_OK;
+}
+
+/* Records where this pass began. Without memory, earlier passes are forgotten: the next position
+ * is larger then. */
+static void log_rewind(ch_workqueue *q)
+{
+    bool grows = ch__row_refs_is_due(&q->begins) &&
+                 ch__workqueue_most_held(q->cursor) > q->begins.capacity / 2;
+    ch_row_word *word = ch__row_refs_add(&q->begins, true, 1, grows);
+
+    if (word != NULL)
+        word->number = q->begin;
+    else
+        ch__row_refs_empty(&q->begins);
+    q->begin = q->n_in;
+}
+
+ch_status ch__workqueue_rewind(ch_workqueue *q)
+{
+    if (q->opt.per_result > 0)
+        log_rewind(q);
+    ch__workqueue_clear(q);
+    return rewind_input(q);
 }
 
 /* Adds the number of results of a job that must be saved. Returns false if the stage ends with
@@ -669,6 +723,13 @@ static bool count_results(const ch_data_job *job, int64_t *n)
     if (job != NULL)
         *n += job->n - job->n_delivered + job->has_lost;
     return job == NULL || !job->is_last;
+}
+
+/* Saves where the inputs that are put back have rewinds, if n others come before them. */
+static void save_rewinds(const ch_workqueue *q, ch_saver *s, int64_t n)
+{
+    for (int64_t i = 0; i < q->rewinds.n; i++)
+        ch__save_int(s, n + ch__row_refs_at(&q->rewinds, i)->number - q->put_back.first);
 }
 
 void ch__workqueue_save(ch_workqueue *q, ch_saver *s)
@@ -687,6 +748,8 @@ void ch__workqueue_save(ch_workqueue *q, ch_saver *s)
     for (int i = 0; i < n_jobs; i++)
         ch__data_job_save(q->queue[i], s);
     ch__save_int(s, q->put_back.n);
+    ch__save_int(s, q->rewinds.n);
+    save_rewinds(q, s, 0);
     ch__save_refs(s, &q->put_back, 0);
 }
 
@@ -701,72 +764,148 @@ static bool count_good_results(const ch_data_job *job, int64_t *n)
     return !job->has_lost && !job->is_last;
 }
 
+/* Adds the results of all jobs that are not delivered to *n. Returns false if any cannot be made
+ * again. */
+static bool counts_good_results(const ch_workqueue *q, int64_t *n)
+{
+    bool is_good = q->opt.per_result > 0 && !q->opt.unordered;
+
+    if (is_good && q->current != NULL)
+        is_good = count_good_results(q->current, n);
+    for (int i = 0; i < q->n && is_good; i++)
+        is_good = count_good_results(q->queue[i], n);
+    return is_good;
+}
+
 /* Returns the number of inputs that the last `n` delivered results and all later results were
  * made of, and of those read after them. Returns 0 if there are no such results, or if they
  * cannot be made again. */
 static int64_t inputs_since(const ch_workqueue *q, int64_t n)
 {
     int64_t per_result = q->opt.per_result;
-    bool    is_good = per_result > 0 && !q->opt.unordered;
 
-    if (is_good && q->current != NULL)
-        is_good = count_good_results(q->current, &n);
-    for (int i = 0; i < q->n && is_good; i++)
-        is_good = count_good_results(q->queue[i], &n);
-    if (!is_good || n == 0)
+    if (!counts_good_results(q, &n) || n == 0)
         return 0;
-    return (per_result > 1 ? (n - 1) * per_result + q->n_last : n) + q->n_loose;
+    return (per_result > 1 ? (n - 1) * per_result + q->n_last : n) + q->n_in - q->job_end;
 }
 
-/* Returns true if the log has the last n inputs, so that a position can refer to them. */
-static bool has_in_log(const ch_workqueue *q, int64_t n)
+/* Returns the value that n_in had at the beginning of the pass `passes` rewinds before this. */
+static int64_t begin_of(const ch_workqueue *q, int64_t passes)
 {
-    return n <= q->log.n && (q->log.is_number || q->it->tensors.is_clear);
+    return passes == 0 ? q->begin
+                       : ch__row_refs_at(&q->begins, q->begins.n - passes)->number;
 }
 
-/* Returns true if the last n inputs can be had again. */
-static bool can_read_again(const ch_workqueue *q, int64_t n)
+/* A place of the queue: before a result, and before the first input of this result. */
+typedef struct queue_place {
+    int64_t passes;   /* rewinds since then */
+    int64_t n_in;     /* value of the queue's field at this place */
+    int64_t n_pulled; /* likewise */
+    ch_back input;    /* the same place, for the input */
+} queue_place;
+
+/* Finds the place `to`, or the place before the results that are not delivered if `to` is the
+ * present. Returns false if there are no such results, if the results since then cannot be made
+ * again, or if it is too far back. */
+static bool find_place(const ch_workqueue *q, ch_back to, queue_place *out)
 {
-    return has_in_log(q, n) ||
-           (n <= q->n_read && q->put_back.n == 0 && ch__input_can_step_back(q->cursor, n));
+    int64_t n = 0, at;
+
+    if (to.passes == 0) {
+        n = inputs_since(q, to.n);
+        *out = (queue_place){0, q->n_in - n, q->n_pulled - (n - (q->n_in - q->job_end)), {0, n}};
+        return n > 0;
+    }
+    if (to.passes > q->begins.n || !counts_good_results(q, &n) ||
+        !ch__mul_size(to.n, q->opt.per_result, &at) ||
+        at >= begin_of(q, to.passes - 1) - begin_of(q, to.passes))
+        return false;
+    *out = (queue_place){to.passes, begin_of(q, to.passes) + at, at, {to.passes, at}};
+    return true;
 }
 
-bool ch__queued_can_step_back(ch_cursor *c, int64_t n)
+/* Returns true if the log has all inputs since a place, so that a position can refer to them. */
+static bool has_in_log(const ch_workqueue *q, const queue_place *p)
 {
-    int64_t n_inputs = inputs_since(c->workqueue, n);
+    return q->n_in - p->n_in <= q->log.n && (q->log.is_number || q->it->tensors.is_clear);
+}
 
-    return n_inputs > 0 && can_read_again(c->workqueue, n_inputs);
+/* Returns true if all inputs since a place can be had again. */
+static bool can_read_again(const ch_workqueue *q, const queue_place *p)
+{
+    return has_in_log(q, p) || (p->n_in >= q->direct && !has_put_back(q) &&
+                                ch__input_can_step_back(q->cursor, p->input));
+}
+
+bool ch__queued_can_step_back(ch_cursor *c, ch_back to)
+{
+    queue_place p;
+
+    return find_place(c->workqueue, to, &p) && can_read_again(c->workqueue, &p);
+}
+
+/* Saves references to all inputs since a place, and where they were rewound. */
+static void save_log(const ch_workqueue *q, ch_saver *s, const queue_place *p)
+{
+    int64_t n = q->n_in - p->n_in;
+
+    ch__save_int(s, n + q->put_back.n);
+    ch__save_int(s, p->passes + q->rewinds.n);
+    for (int64_t i = p->passes; i > 0; i--)
+        ch__save_int(s, begin_of(q, i - 1) - p->n_in);
+    save_rewinds(q, s, n);
+    ch__save_refs(s, &q->log, q->log.n - n);
+    ch__save_refs(s, &q->put_back, 0);
 }
 
 /* A position of the input behind its end may be saved as before: the input ends again. */
-bool ch__workqueue_save_back(ch_workqueue *q, ch_saver *s, int64_t *n_input)
+bool ch__workqueue_save_back(ch_workqueue *q, ch_saver *s, ch_back *input)
 {
-    int64_t n = inputs_since(q, ch__save_steps(s));
-    bool    is_in_log = has_in_log(q, n);
+    queue_place p;
 
-    *n_input = 0;
-    if (n == 0 || !can_read_again(q, n)) {
+    *input = (ch_back){0};
+    if (!find_place(q, ch__save_place(s), &p) || !can_read_again(q, &p)) {
         ch__workqueue_save(q, s);
         return false;
     }
-    ch__save_int(s, q->n_pulled - (n - q->n_loose));
+    ch__save_int(s, p.n_pulled);
     ch__save_int(s, false); /* has_ended */
     ch__save_int(s, 0);     /* results */
-    ch__save_int(s, is_in_log ? n + q->put_back.n : 0);
-    if (is_in_log) {
-        ch__save_refs(s, &q->log, q->log.n - n);
-        ch__save_refs(s, &q->put_back, 0);
+    if (has_in_log(q, &p)) {
+        save_log(q, s, &p);
     } else {
-        *n_input = n;
+        ch__save_int(s, 0); /* inputs to put back, and rewinds */
+        ch__save_int(s, 0);
+        *input = p.input;
     }
     return true;
 }
 
-/* Loads all results into a single job, `current`, whatever their number. */
+/* Loads the inputs that are put back. Their numbers are untrusted. */
+static ch_status load_put_back(ch_workqueue *q, ch_loader *from)
+{
+    int64_t most = q->opt.per_result > 0 ? INT32_MAX : 0, last = 0;
+    int64_t n = ch__load_int(from, 0, most);
+    int64_t n_rewinds = ch__load_has_passes(from) ? ch__load_int(from, 0, most) : 0;
+
+    for (int64_t i = 0; i < n_rewinds && !ch__load_fails(from); i++) {
+        ch_row_word *word = ch__row_refs_add(&q->rewinds, true, 1, true);
+
+        if (word == NULL)
+            return ch__fail_memory(q->cursor->stage->name);
+        last = ch__load_int(from, last, n);
+        word->number = last;
+    }
+    return n > 0 ? ch__load_refs(from, n, q->cursor->dataset->in[0], &q->put_back)
+                 : ch__load_status(from);
+}
+
+/* Loads all results into a single job, `current`, whatever their number. The cursor is new. */
 ch_status ch__workqueue_load(ch_workqueue *q, ch_loader *from)
 {
     ch__workqueue_clear(q);
     q->n_pulled = ch__load_count(from);
+    q->begin = q->n_in - q->n_pulled;
     q->has_ended = ch__load_int(from, 0, 1) != 0;
     int64_t n = ch__load_int(from, 0, INT32_MAX);
 
@@ -787,43 +926,75 @@ ch_status ch__workqueue_load(ch_workqueue *q, ch_loader *from)
     if (q->has_ended) /* no job will follow that could be measured */
         ch__charge_measured(&q->it->budget, &q->charge, q->want, 0);
     pthread_mutex_unlock(&q->it->lock);
-    if (ch__load_is_old(from))
-        return ch__load_status(from);
-    n = ch__load_int(from, 0, q->opt.per_result > 0 ? INT32_MAX : 0);
-    return n > 0 ? ch__load_refs(from, n, q->cursor->dataset->in[0], &q->put_back)
-                 : ch__load_status(from);
+    return ch__load_is_old(from) ? ch__load_status(from) : load_put_back(q, from);
+}
+
+void ch__workqueue_hold(ch_workqueue *q, int64_t n)
+{
+    q->begin -= n;
+    q->job_end -= n;
 }
 
 /* ---- stages that return the results of their queue ---- */
+
+static int64_t most_held(const ch_cursor *c);
 
 /* Returns an upper limit of the results in the queue, and of those that its consumers hold and
  * could have made again. The caller must hold the lock. */
 static int64_t most_results(const ch_workqueue *q)
 {
-    const ch_cursor *up = q->cursor->parent;
-    int64_t          n = q->current != NULL ? q->current->want : 0;
+    int64_t n = q->current != NULL ? q->current->want : 0;
 
     for (int i = 0; i < q->n; i++)
         n += q->queue[i]->want;
-    while (up != NULL && up->workqueue == NULL && up->stage->can_step_back != NULL)
-        up = up->parent; /* it has no results of its own */
-    if (up == NULL || up->workqueue == NULL || up->workqueue->opt.per_result == 0)
-        return n;
-    return n + (1 + most_results(up->workqueue)) * up->workqueue->opt.per_result;
+    return n + most_held(q->cursor);
 }
 
-/* Returns true if the log must become larger, because its first input may be needed. This is
- * decided each time when half of the log is new, so less than half of it may be needed then. */
+/* Implements ch__workqueue_most_held. The caller must hold the lock. */
+static int64_t most_held(const ch_cursor *c)
+{
+    const ch_cursor *up = c->parent;
+
+    while (up != NULL && up->workqueue == NULL && up->stage->can_step_back != NULL)
+        up = up->parent; /* it has no results of its own */
+    if (up == NULL || up->workqueue == NULL)
+        return 0;
+    return (1 + most_results(up->workqueue)) * up->workqueue->opt.per_result;
+}
+
+int64_t ch__workqueue_most_held(const ch_cursor *c)
+{
+    int64_t n;
+
+    pthread_mutex_lock(&c->it->lock);
+    n = most_held(c);
+    pthread_mutex_unlock(&c->it->lock);
+    return n;
+}
+
+/* Returns an upper limit of the inputs in the log that may be needed: those of the results that
+ * may be made again, and at each rewind between them those that were discarded. The caller must
+ * hold the lock. */
+static int64_t most_inputs(const ch_workqueue *q)
+{
+    int64_t n = 1 + most_results(q), passes = 0, first = q->n_in - q->log.n;
+
+    while (passes < n && passes < q->begins.n && begin_of(q, passes) >= first)
+        passes++;
+    return (n + passes * (1 + (int64_t)q->capacity * q->want)) * q->opt.per_result;
+}
+
+/* Returns true if the log must become larger, because its first input may be needed. */
 static bool must_log_more(ch_workqueue *q)
 {
-    int64_t half = q->log.capacity / 2, n;
+    int64_t n;
 
-    if (q->log.n < q->log.capacity || ((q->log.first + q->log.n) & (half - 1)) != 0)
+    if (!ch__row_refs_is_due(&q->log))
         return false;
     pthread_mutex_lock(&q->it->lock);
-    n = (1 + most_results(q)) * q->opt.per_result;
+    n = most_inputs(q);
     pthread_mutex_unlock(&q->it->lock);
-    return n > half;
+    return n > q->log.capacity / 2;
 }
 
 /* Adds an input to the log, or empties the log if it cannot be referenced. Without memory the
@@ -841,33 +1012,34 @@ static void log_input(ch_workqueue *q, const ch_element *e)
         ch__row_refs_empty(&q->log);
 }
 
-/* Makes the first element that a restored position has put back. */
+/* Makes the first element that a restored position has put back. A rewind in its place is the
+ * end of the pass. */
 static ch_status read_put_back(ch_workqueue *q, ch_element **out)
 {
-    ch_status rc = ch__row_ref_make(&q->it->tensors, q->put_back.is_number, q->put_back.n_words,
-                                    ch__row_refs_at(&q->put_back, 0), out);
+    ch_status rc;
 
+    if (is_at_rewind(q))
+        return CH_OK;
+    rc = ch__row_ref_make(&q->it->tensors, q->put_back.is_number, q->put_back.n_words,
+                          ch__row_refs_at(&q->put_back, 0), out);
     if (rc == CH_OK)
         ch__row_refs_pop(&q->put_back);
-    q->n_read = 0;
     return rc;
 }
 
 ch_status ch__workqueue_read(ch_cursor *c, ch_element **out)
 {
     ch_workqueue *q = c->workqueue;
-    bool          is_put_back = q->put_back.n > 0;
+    bool          is_put_back = has_put_back(q);
     ch_status     rc = is_put_back ? read_put_back(q, out) : ch__cursor_next(c->in[0], out);
 
-    if (rc != CH_OK) {
+    q->n_in += rc == CH_OK && *out != NULL;
+    if (rc != CH_OK || is_put_back)
+        q->direct = q->n_in;
+    if (rc != CH_OK)
         ch__row_refs_empty(&q->log);
-        q->n_read = 0;
-    } else if (*out != NULL) {
-        q->n_read += !is_put_back;
-        q->n_loose++;
-        if (q->opt.per_result > 0 && q->ops->make != NULL)
-            log_input(q, *out);
-    }
+    else if (*out != NULL && q->opt.per_result > 0 && q->ops->make != NULL)
+        log_input(q, *out);
     return rc;
 }
 
@@ -900,19 +1072,18 @@ ch_status ch__queued_rewind(ch_cursor *c)
     ch_status rc;
 
     ch__workqueue_pause(c->workqueue);
-    ch__workqueue_clear(c->workqueue);
-    rc = ch__rewind_inputs(c);
+    rc = ch__workqueue_rewind(c->workqueue);
     ch__workqueue_resume(c->workqueue);
     return rc;
 }
 
 void ch__queued_save(ch_cursor *c, ch_saver *s)
 {
-    int64_t n;
+    ch_back input;
 
     ch__workqueue_pause(c->workqueue);
-    (void)ch__workqueue_save_back(c->workqueue, s, &n);
-    ch__save_input_back(c, s, n);
+    (void)ch__workqueue_save_back(c->workqueue, s, &input);
+    ch__save_input_back(c, s, input);
     ch__workqueue_resume(c->workqueue);
 }
 

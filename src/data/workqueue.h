@@ -82,14 +82,21 @@ void ch__workqueue_pause(ch_workqueue *q);
 void ch__workqueue_resume(ch_workqueue *q);
 /* Discards all jobs and clears the end of the input. The queue must be paused. */
 void ch__workqueue_clear(ch_workqueue *q);
+/* Does the same and begins the next pass of the input. The queue must be paused. */
+ch_status ch__workqueue_rewind(ch_workqueue *q);
 /* Saves and restores the results that are not delivered yet. The queue must be paused. */
 void      ch__workqueue_save(ch_workqueue *q, ch_saver *s);
 ch_status ch__workqueue_load(ch_workqueue *q, ch_loader *from);
-/* Saves the position before the last ch__save_steps(s) results that were delivered, and before
- * all that are not, if the results can be made again; else does the same as ch__workqueue_save.
- * Returns true in the first case: all inputs that the stage has read for later results count as
- * not read then. The input must be saved as it was before its last *n_input elements. */
-bool ch__workqueue_save_back(ch_workqueue *q, ch_saver *s, int64_t *n_input);
+/* For load: the stage itself has n inputs of the next result. */
+void ch__workqueue_hold(ch_workqueue *q, int64_t n);
+/* Saves the position at the place ch__save_place(s), without the results that are not
+ * delivered, if all of them can be made again; else does the same as ch__workqueue_save. Returns
+ * true in the first case: all inputs that the stage has read for later results count as not
+ * read then. The input must be saved at the place *input. */
+bool ch__workqueue_save_back(ch_workqueue *q, ch_saver *s, ch_back *input);
+/* Returns an upper limit of the elements of `c` that its consumers hold, as elements or as
+ * results of them, and could have made again: they may ask for a place so far back. */
+int64_t ch__workqueue_most_held(const ch_cursor *c);
 
 /* Blocks until any of n cursors can deliver a result or its end, and returns its index in *out.
  * The search begins at index `first` and wraps around. Each cursor has a workqueue; NULL
@@ -101,7 +108,7 @@ ch_status ch__workqueue_any(const ch_cursor *consumer, ch_cursor *const *c, int 
 /* Operations of a stage that returns the results of its queue and has no other state. */
 ch_status ch__queued_next(ch_cursor *c, ch_element **out);
 ch_status ch__queued_rewind(ch_cursor *c);
-bool      ch__queued_can_step_back(ch_cursor *c, int64_t n);
+bool      ch__queued_can_step_back(ch_cursor *c, ch_back to);
 void      ch__queued_save(ch_cursor *c, ch_saver *s);
 ch_status ch__queued_load(ch_cursor *c, ch_loader *l);
 /* clang-format off */
