@@ -1,8 +1,9 @@
 /* test/data/test_position.c -- positions are small, and do not depend on the number of replicas.
  *
- * Random pipelines over rows in memory are saved at any element and continued by another
- * iterator; the rest must be that of an uninterrupted run, and the position may only have some
- * bytes for each row. Batches that k replicas began are continued by m replicas. The model is a
+ * Pipelines over rows in memory, random ones and all orders of some stages, are saved at any
+ * element, in any pass, and continued by another iterator. The rest must be that of an
+ * uninterrupted run, and the position must have references in place of data, of some bytes each.
+ * A position that an older version saved is continued too. Batches that k replicas began are continued by m replicas. The model is a
  * list of the batches that a single replica reads. T_CASES is the number of pipelines; T_SEED
  * selects them.
  *
@@ -113,7 +114,29 @@ static ch_dataset *any_map(ch_dataset *x, dice *d)
     return ch_dataset_map(x, roll(d, 2) ? scale : add_noise, NULL, NULL);
 }
 
-/* Returns pipeline `number`: rows in some order, mapped and batched. */
+/* Adds a stage behind the batches, or behind rows that a map has changed. */
+static ch_dataset *any_later(ch_dataset *x, dice *d)
+{
+    switch (roll(d, 10)) {
+    case 0:
+        return ch_dataset_take(x, 1 + (int64_t)roll(d, 12));
+    case 1:
+        return ch_dataset_skip(x, (int64_t)roll(d, 3));
+    case 2:
+        return ch_dataset_cache(x, NULL);
+    case 3:
+        return ch_dataset_prefetch(x, (int)roll(d, 4));
+    case 4:
+        return ch_dataset_select(x, 2, (const char *[]){"0", "1"});
+    case 5:
+    case 6:
+        return any_map(x, d);
+    default:
+        return ch_dataset_take(ch_dataset_repeat(x, (int64_t)roll(d, 5) - 1), 400);
+    }
+}
+
+/* Returns pipeline `number`: rows in some order, mapped and batched, in several passes. */
 static ch_dataset *pipeline(uint64_t number, int threads)
 {
     dice        d = {number};
@@ -131,6 +154,8 @@ static ch_dataset *pipeline(uint64_t number, int threads)
         x = ch_dataset_batch(x, size, &(ch_batch_options){.drop_remainder = roll(&d, 2) != 0});
     if (roll(&d, 2) == 0)
         x = ch_dataset_take(any_map(x, &d), 1000);
+    for (int n = (int)roll(&d, 6); n > 0; n--)
+        x = any_later(x, &d);
     if (roll(&d, 2) == 0)
         x = ch_dataset_prefetch(x, 1 + (int)roll(&d, 3));
     return ch_dataset_with_options(x, &(ch_dataset_options){.threads = threads});
@@ -175,6 +200,22 @@ static void follow(ch_iterator *it, int most, trace *out)
     }
 }
 
+/* Returns true if a position has only references, of a few bytes each, and numbers. */
+static bool is_small(const void *bytes, size_t n)
+{
+    Cohort__Position *p = cohort__position__unpack(NULL, n, bytes);
+    size_t            n_rows = 0, n_data = 0;
+
+    assert_non_null(p);
+    for (size_t i = 0; i < p->n_states; i++)
+        for (size_t k = 0; k < p->states[i]->n_elements; k++) {
+            n_rows += p->states[i]->elements[k]->count;
+            n_data += p->states[i]->elements[k]->n_parts;
+        }
+    cohort__position__free_unpacked(p, NULL);
+    return n_data == 0 && n <= 1000 + 10 * n_rows;
+}
+
 static void fail_case(uint64_t number, const char *what, size_t got, size_t want)
 {
     ch_dataset *d = pipeline(number, 0);
@@ -208,9 +249,8 @@ static void check_pipeline(uint64_t number, dice *d)
 
         follow(it, (int)roll(d, (uint64_t)(want.n - got.n) + 2), &got);
         t_ok(ch_iterator_save(it, &bytes, &n));
-        /* All rows may be prefetched; 1,000 may be in the buffers of shuffles. */
-        if (n > 4000 + 10 * (1000 + (size_t)want.n_rows))
-            fail_case(number, "the position is large", n, (size_t)want.n_rows);
+        if (!is_small(bytes, n))
+            fail_case(number, "the position has data", n, (size_t)want.n_rows);
         ch_iterator_unref(it);
         ch_dataset_unref(x);
         x = pipeline(number, (int)roll(d, 4) - 1);
@@ -238,6 +278,151 @@ static void positions_of_rows_in_memory_have_no_data_and_restore_all_elements(vo
     (void)state;
     for (int i = 0; i < n; i++)
         check_pipeline(first * 1000003 + (uint64_t)i, &d);
+}
+
+/* ---- orders of stages ---- */
+
+/* Returns a pipeline with a stage for each letter. The first shuffle stands before all stages
+ * that change rows, because a buffer holds what was put into it. */
+static ch_dataset *in_order(const char *stages)
+{
+    ch_dataset *x = rows(200, 0);
+
+    for (; *stages != '\0'; stages++)
+        x = *stages == 's'   ? ch_dataset_shuffle(x, 90, NULL)
+            : *stages == 'b' ? ch_dataset_batch(x, 8, NULL)
+            : *stages == 'd' ? ch_dataset_batch(x, 7, &(ch_batch_options){.drop_remainder = true})
+            : *stages == 'm' ? ch_dataset_map(x, scale, NULL, NULL)
+            : *stages == 'n' ? ch_dataset_map(x, add_noise, NULL, NULL)
+            : *stages == 'p' ? ch_dataset_prefetch(x, 3)
+            : *stages == 'f' ? ch_dataset_filter(x, is_not_third, NULL)
+            : *stages == 'c' ? ch_dataset_cache(x, NULL)
+            : *stages == 't' ? ch_dataset_take(x, 5)
+            : *stages == 'k' ? ch_dataset_skip(x, 2)
+            : *stages == 'e' ? ch_dataset_select(x, 2, (const char *[]){"0", "1"})
+            : *stages == '2' ? ch_dataset_repeat(x, 2)
+                             : ch_dataset_repeat(x, -1);
+    return ch_dataset_with_options(x, &(ch_dataset_options){.threads = 2});
+}
+
+/* Saves behind each element, and restores twice behind some of them. So positions are saved in
+ * each pass, at its end, directly behind a restore and before anything was read. */
+static void check_order(const char *stages)
+{
+    enum { STEPS = 130 };
+    static trace want, got;
+    ch_dataset  *x = in_order(stages);
+    ch_iterator *it = NULL, *other = NULL;
+
+    want.n = got.n = 0;
+    t_ok(ch_iterator_new(x, NULL, &it));
+    t_ok(ch_iterator_new(x, NULL, &other));
+    follow(other, STEPS, &want);
+    ch_iterator_unref(other);
+    assert_int_equal(want.n, STEPS);
+    while (got.n < STEPS) {
+        int n_restores = got.n % 7 == 6 ? 2 : 0;
+
+        follow(it, 1, &got);
+        for (int i = 0; i <= n_restores; i++) {
+            void  *bytes = NULL;
+            size_t n = 0;
+
+            t_ok(ch_iterator_save(it, &bytes, &n));
+            if (!is_small(bytes, n))
+                fail_msg("stages %s: the position behind element %d has data (%zu)", stages,
+                         got.n, n);
+            if (i > 0) {
+                ch_iterator_unref(it);
+                it = NULL;
+                t_ok(ch_iterator_new(x, NULL, &it));
+                t_ok(ch_iterator_restore(it, bytes, n));
+            }
+            ch_bytes_free(bytes);
+        }
+        if (got.at[got.n - 1] != want.at[got.n - 1])
+            fail_msg("stages %s: element %d differs", stages, got.n - 1);
+    }
+    ch_iterator_unref(it);
+    ch_dataset_unref(x);
+}
+
+static void position_has_no_data_wherever_repeat_stands(void **state)
+{
+    static const char *const stages[] = {"sbmpn", "sdmm", "fsbm", "sfebn", "mbn", "bm", "pdn"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(stages) / sizeof(stages[0]); i++)
+        for (size_t at = 0; at <= strlen(stages[i]); at++) {
+            char text[16];
+
+            snprintf(text, sizeof(text), "%.*sr%s", (int)at, stages[i], stages[i] + at);
+            check_order(text);
+        }
+}
+
+/* Passes that end before the data, passes of a few elements, and repeats of repeats. */
+static void position_has_no_data_in_short_and_nested_passes(void **state)
+{
+    static const char *const stages[] = {"sbtmr",  "sbtrm",    "sbmtrn", "sbm2r",   "sb2m2nr",
+                                         "2sbm2r", "s2d2m2nr", "sbktmr", "ksbemr",  "scbmr",
+                                         "sbcmr",  "bcnrm",    "ctbmrp", "sbt2m2tr", "tbmr",
+                                         "stbmrn", "t2bt2mr",  "bt2nt2r"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(stages) / sizeof(stages[0]); i++)
+        check_order(stages[i]);
+}
+
+/* ---- older positions ---- */
+
+/* Written by the version before, which saved neither the elements of a pass nor rewinds. */
+static void restore_reads_a_position_of_the_version_before(void **state)
+{
+    static const uint8_t saved[] = {
+        0x08, 0x03, 0x11, 0x6b, 0xd3, 0xc5, 0xf9, 0x7e, 0x74, 0x6b, 0x82, 0x1a, 0x13, 0x0a,
+        0x08, 0x69, 0x74, 0x65, 0x72, 0x61, 0x74, 0x6f, 0x72, 0x12, 0x07, 0x00, 0x00, 0x00,
+        0x1e, 0x00, 0x00, 0x00, 0x1a, 0x5a, 0x0a, 0x05, 0x62, 0x61, 0x74, 0x63, 0x68, 0x12,
+        0x07, 0x00, 0x78, 0x00, 0x00, 0x88, 0x01, 0x00, 0x1a, 0x48, 0x28, 0x44, 0x3a, 0x44,
+        0x26, 0x1e, 0x1a, 0x2a, 0x16, 0x08, 0x2e, 0x22, 0x20, 0x34, 0x00, 0x30, 0x3c, 0x2c,
+        0x32, 0x40, 0x36, 0x28, 0x18, 0x42, 0x3a, 0x44, 0x4a, 0x3e, 0x04, 0x48, 0x56, 0x38,
+        0x54, 0x46, 0x5e, 0x62, 0x50, 0x52, 0x5a, 0x4c, 0x5c, 0x58, 0x60, 0x4e, 0x10, 0x14,
+        0x02, 0x08, 0x0a, 0x1c, 0x1e, 0x06, 0x22, 0x00, 0x1a, 0x20, 0x24, 0x12, 0x2c, 0x16,
+        0x2e, 0x04, 0x2a, 0x0c, 0x30, 0x3c, 0x36, 0x0e, 0x32, 0x26, 0x18, 0x48, 0x1a, 0x0d,
+        0x0a, 0x06, 0x72, 0x65, 0x70, 0x65, 0x61, 0x74, 0x12, 0x03, 0x00, 0x04, 0x00, 0x1a,
+        0x1e, 0x0a, 0x07, 0x73, 0x68, 0x75, 0x66, 0x66, 0x6c, 0x65, 0x12, 0x04, 0x04, 0x38,
+        0x00, 0x12, 0x1a, 0x0d, 0x28, 0x09, 0x3a, 0x09, 0x3e, 0x3a, 0x34, 0x28, 0x46, 0x44,
+        0x38, 0x40, 0x42, 0x1a, 0x0b, 0x0a, 0x05, 0x72, 0x61, 0x6e, 0x67, 0x65, 0x12, 0x02,
+        0x04, 0x4a,
+    };
+    ch_dataset *x = ch_dataset_range(0, 50, 1);
+    ch_iterator *it = NULL, *other = NULL;
+    static trace want, got;
+
+    (void)state;
+    x = ch_dataset_shuffle(x, 10, &(ch_shuffle_options){.seed = 3});
+    x = ch_dataset_batch(ch_dataset_repeat(x, 3), 4, NULL);
+    t_ok(ch_iterator_new(x, NULL, &it));
+    t_ok(ch_iterator_new(x, NULL, &other));
+    follow(it, 15, &want);
+    want.n = 0;
+    follow(it, -1, &want);
+    t_ok(ch_iterator_restore(other, saved, sizeof(saved)));
+    while (got.n < want.n) {
+        void  *bytes = NULL;
+        size_t n = 0;
+
+        t_ok(ch_iterator_save(other, &bytes, &n));
+        assert_true(is_small(bytes, n));
+        t_ok(ch_iterator_restore(other, bytes, n));
+        ch_bytes_free(bytes);
+        follow(other, 1, &got);
+    }
+    assert_int_equal(got.n, 38 - 15);
+    assert_memory_equal(got.at, want.at, (size_t)got.n * sizeof(got.at[0]));
+    ch_iterator_unref(it);
+    ch_iterator_unref(other);
+    ch_dataset_unref(x);
 }
 
 /* ---- sizes ---- */
@@ -776,6 +961,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(positions_of_rows_in_memory_have_no_data_and_restore_all_elements),
+        cmocka_unit_test(position_has_no_data_wherever_repeat_stands),
+        cmocka_unit_test(position_has_no_data_in_short_and_nested_passes),
+        cmocka_unit_test(restore_reads_a_position_of_the_version_before),
         cmocka_unit_test(position_of_a_shuffle_over_60000_pictures_has_less_than_a_mebibyte),
         cmocka_unit_test(position_of_a_shuffle_over_a_range_has_some_bytes_for_each_number),
         cmocka_unit_test(global_batches_that_k_replicas_began_are_continued_by_m),
