@@ -66,8 +66,10 @@ CH_API int ch_iterator_element_spec(const ch_iterator *it, const ch_tensor_spec 
  * A position is small if its elements can be had again. Rows of tensors in memory and numbers
  * of a range are saved as indices, for example in the buffer of a shuffle. Batches of them, and
  * the results of recorded steps (ch_dataset_map), are not saved: a restore makes those that
- * were prefetched again. Other elements in buffers are saved with their data, for example
- * records of files. C functions are not called again for elements that they have seen. */
+ * were prefetched again, also if they belong to several passes (ch_dataset_repeat). Other
+ * elements in buffers are saved with their data: records of files, and batches or results of
+ * steps in the buffer of a stage other than batch, map, prefetch and cache, for example in a
+ * shuffle behind a map. C functions are not called again for elements that they have seen. */
 CH_API CH_MUST_CHECK ch_status ch_iterator_save(ch_iterator *it, void **bytes, size_t *n);
 /* Goes to a position that an iterator over an equal dataset saved. Its tensors in memory must
  * have the same rows. The options of the dataset and of the iterator may differ. On an error

@@ -21,7 +21,8 @@
  *   4. `save` writes everything that a new cursor needs to continue with the next element. It
  *      writes no data that can be had again: rows of tensors in memory are written as
  *      references (data/row_ref.h), and results of a workqueue that can be made again are left
- *      out: the position is then that of the input before it gave their inputs.
+ *      out: the position is then that of the input before it gave their inputs. This may be in
+ *      an earlier pass.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DATA_DATA_H

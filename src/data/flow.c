@@ -256,8 +256,7 @@ static void end_pass(repeating *x, pass p)
     ch_row_refs     *r = &x->passes;
 
     if (x->n_pass > 0 && x->is_whole) {
-        bool grows =
-            ch__row_refs_is_due(r) && ch__workqueue_most_held(c) > r->capacity / 2;
+        bool grows = ch__row_refs_is_due(r) && ch__workqueue_most_held(c) > r->capacity / 2;
         ch_row_word *word = ch__row_refs_add(r, true, PASS_WORDS, grows);
 
         if (word != NULL)
@@ -370,7 +369,8 @@ static bool repeat_can_step_back(ch_cursor *c, ch_back to)
     pass    p;
     int64_t n_pass;
 
-    return find_repeated((repeating *)c, to, &to, &p, &n_pass) && ch__input_can_step_back(c, to);
+    return find_repeated((repeating *)c, to, &to, &p, &n_pass) &&
+           ch__input_can_step_back(c, to);
 }
 
 static void repeat_save(ch_cursor *c, ch_saver *s)

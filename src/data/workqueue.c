@@ -792,8 +792,7 @@ static int64_t inputs_since(const ch_workqueue *q, int64_t n)
 /* Returns the value that n_in had at the beginning of the pass `passes` rewinds before this. */
 static int64_t begin_of(const ch_workqueue *q, int64_t passes)
 {
-    return passes == 0 ? q->begin
-                       : ch__row_refs_at(&q->begins, q->begins.n - passes)->number;
+    return passes == 0 ? q->begin : ch__row_refs_at(&q->begins, q->begins.n - passes)->number;
 }
 
 /* A place of the queue: before a result, and before the first input of this result. */
@@ -813,7 +812,8 @@ static bool find_place(const ch_workqueue *q, ch_back to, queue_place *out)
 
     if (to.passes == 0) {
         n = inputs_since(q, to.n);
-        *out = (queue_place){0, q->n_in - n, q->n_pulled - (n - (q->n_in - q->job_end)), {0, n}};
+        *out =
+            (queue_place){0, q->n_in - n, q->n_pulled - (n - (q->n_in - q->job_end)), {0, n}};
         return n > 0;
     }
     if (to.passes > q->begins.n || !counts_good_results(q, &n) ||

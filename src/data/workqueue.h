@@ -14,7 +14,9 @@
  *
  * A position need not hold results that can be made again from inputs that can be had again
  * (per_result below). It then has the inputs in their place: as references that the queue reads
- * before its input, or because the input steps back (ch_stage.can_step_back).
+ * before its input, or because the input steps back (ch_stage.can_step_back). If a consumer has
+ * rewound the queue since, the references are those of several passes, with the rewinds between
+ * them: the input is saved as it is now, and is not rewound again where a rewind was saved.
  *
  * The threads belong to the iterator (data/iterator_threads.c). Each thread searches the queues
  * for work, beginning at the sources. A consumer that waits for a job runs jobs of the same

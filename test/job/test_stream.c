@@ -8,6 +8,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "../data/any.h"
+#include "../data/position.h"
 #include "../file/folder.h"
 #include "base/mem.h"
 #include "data/iterator.h"
@@ -514,6 +515,51 @@ static void stream_resumes_as_the_reader_and_pass_of_its_position(void **state)
     ch_bytes_free(from.bytes);
 }
 
+/* A worker that starts again continues at the position that the last process has saved. The
+ * dataset is that of a training: the batches are mapped, and then repeated. */
+static void stream_positions_have_no_data_in_any_process(void **state)
+{
+    enum { PROCESSES = 4, ELEMENTS = 3 * CH_STREAM_POSITION_INTERVAL };
+    static model m;
+    ch_tensor   *t = NULL;
+    ch_dataset  *d;
+    source       from;
+    int64_t      number = 0, before;
+    void        *place = NULL;
+    size_t       n = 0;
+
+    (void)state;
+    t_ok(ch_tensor_new(CH_I64, ch_shape_of(300, 20), &t));
+    for (int64_t i = 0; i < 6000; i++)
+        ((int64_t *)ch_tensor_data_mut(t))[i] = i;
+    d = ch_dataset_shuffle(ch_dataset_slices(1, &t, NULL), 100, NULL);
+    ch_tensor_unref(t);
+    d = ch_dataset_map(ch_dataset_batch(d, 32, NULL), any_twice, NULL, NULL);
+    d = ch_dataset_repeat(d, -1);
+    model_of(d, (ch_stream_name){1, 0}, 1, &m);
+    from = source_of(d);
+    from.name = (ch_stream_name){1, 0};
+    for (int i = 0; i < PROCESSES && number + ELEMENTS < MOST; i++) {
+        ch_stream  *s = stream_at(&from, number, place, n);
+        const void *bytes = NULL;
+
+        before = number;
+        for (int64_t k = 0; k < ELEMENTS; k++) {
+            check_number(s, &m, before + k);
+            if (ch__stream_position(s, &number, &bytes, &n))
+                assert_true(t_is_small(bytes, n));
+        }
+        assert_true(number > before);
+        free(place);
+        place = malloc(n);
+        memcpy(place, bytes, n);
+        ch__stream_free(s);
+    }
+    free(place);
+    drop_model(&m);
+    ch_bytes_free(from.bytes);
+}
+
 /* ---- positions of other streams ---- */
 
 /* Several streams. Each is sometimes created at a position and sometimes moved to a position
@@ -1014,6 +1060,7 @@ int main(void)
         cmocka_unit_test(stream_shuffles_alike_in_passes_and_epochs_when_same_each_time),
         cmocka_unit_test(stream_shards_of_a_shuffle_are_disjoint),
         cmocka_unit_test(stream_resumes_as_the_reader_and_pass_of_its_position),
+        cmocka_unit_test(stream_positions_have_no_data_in_any_process),
         cmocka_unit_test(stream_resumes_from_a_position_of_another_stream),
         cmocka_unit_test(stream_rejects_an_element_before_its_position),
         cmocka_unit_test(stream_rejects_the_position_of_another_dataset),
