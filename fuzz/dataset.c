@@ -63,6 +63,9 @@ static ch_dataset *words_of_files(void)
     return ch_dataset_file_list(2, (const char *[]){"/none/a", "/none/b"});
 }
 
+/* PASSES: its positions have rows of several passes. */
+enum { KINDS = 9, PASSES = 7 };
+
 static ch_dataset *pipeline(int kind)
 {
     ch_dataset *d = ch_dataset_range(0, 30, 1), *divided = NULL;
@@ -90,6 +93,10 @@ static ch_dataset *pipeline(int kind)
         MUST(ch_dataset_distribute(d, &(ch_input_context){.n_replicas = 2}, &divided) == CH_OK);
         ch_dataset_unref(d);
         return divided;
+    case PASSES:
+        ch_dataset_unref(d);
+        d = ch_dataset_batch(ch_dataset_shuffle(rows(), 9, NULL), 3, NULL);
+        return ch_dataset_repeat(ch_dataset_map(d, doubled, NULL, NULL), 3);
     default:
         return ch_dataset_rebatch(
             ch_dataset_concatenate(
@@ -116,8 +123,6 @@ static void take(ch_iterator *it, int n)
     }
 }
 
-enum { KINDS = 8 };
-
 static ch_dataset *made[KINDS];
 
 /* Checks the memory limit (PROMISES S6): 16 MiB plus twice the size of the input. */
@@ -127,6 +132,10 @@ static void end_watch(size_t size)
     ch__mem_watch(false);
 }
 
+/* Replicas that read the pipeline PASSES. If one of their elements is in the position, the
+ * iterator is left with an element that a later position must have made again. */
+enum { REPLICAS = 3 };
+
 static void go_to(int kind, const void *data, size_t size, unsigned h)
 {
     ch_iterator *it = NULL;
@@ -134,7 +143,10 @@ static void go_to(int kind, const void *data, size_t size, unsigned h)
     size_t       n = 0;
     ch_status    rc;
 
-    MUST(ch_iterator_new(made[kind], &(ch_iterator_options){.go_on = true}, &it) == CH_OK);
+    MUST(ch_iterator_new(
+             made[kind],
+             &(ch_iterator_options){.go_on = true, .n_replicas = kind == PASSES ? REPLICAS : 1},
+             &it) == CH_OK);
     if (h % 16 == 0)
         ch__mem_fail_at(1 + h / 16 % 100);
     ch__mem_watch(true);
@@ -275,7 +287,7 @@ static ch_dataset *description(int kind)
     }
 }
 
-enum { DESCRIPTIONS = 8, PLACES = 9, GOOD = KINDS * (1 + PLACES) + DESCRIPTIONS };
+enum { DESCRIPTIONS = 8, PLACES = 9, GOOD = KINDS * (1 + PLACES) + DESCRIPTIONS + 1 };
 
 static struct {
     uint8_t *bytes;
@@ -315,6 +327,65 @@ static void keep_place(int i, int kind, int taken)
     ch_iterator_unref(it);
 }
 
+/* Sets the numbers of a stage of a position. */
+static void set_numbers(Cohort__Position *p, const char *stage, size_t n, int64_t *number)
+{
+    for (size_t i = 0; i < p->n_states; i++)
+        if (strcmp(p->states[i]->stage, stage) == 0) {
+            p->states[i]->numbers = number;
+            p->states[i]->n_numbers = n;
+        }
+}
+
+/* Keeps a position of the pipeline PASSES as threads that prefetch leave it behind: the step has
+ * an element, which failed, and the batches begin again two passes before their input. */
+static void keep_passes(int i)
+{
+    enum { BATCH = 3, FIRST = PASSES * (1 + PLACES) + 1 };
+    static uint8_t    row[] = {3, 7, 1, 0, 19, 4, 5, 12};
+    Cohort__Element   fault, run;
+    Cohort__Element  *of_step = &fault, *of_batch = &run;
+    Cohort__Position *p =
+        cohort__position__unpack(NULL, good[FIRST].n - 1, good[FIRST].bytes + 1);
+    Cohort__Position q;
+    Cohort__State    state[8], *at[8];
+    ch_iterator     *it = NULL;
+    void            *bytes;
+
+    MUST(p != NULL && p->n_states <= 8 && strcmp(p->states[BATCH]->stage, "batch") == 0);
+    q = *p;
+    q.states = at;
+    for (size_t k = 0; k < p->n_states; k++) {
+        state[k] = *p->states[k];
+        at[k] = &state[k];
+    }
+    cohort__element__init(&fault);
+    cohort__element__init(&run);
+    fault.code = CH_ABORTED;
+    fault.error = (char[]){"lost"};
+    run.count = 8;
+    run.n_tensors = 1;
+    run.tensors = (uint32_t[]){0};
+    run.rows = (ProtobufCBinaryData){sizeof(row), row};
+    state[0].n_elements = state[BATCH].n_elements = 1;
+    state[0].elements = &of_step;
+    state[BATCH].elements = &of_batch;
+    set_numbers(&q, "iterator", 8, (int64_t[]){0, 0, 1, 0, 0, 0, 0, 0});
+    set_numbers(&q, "repeat", 5, (int64_t[]){0, 0, 5, 0, 1});
+    set_numbers(&q, "map", 6, (int64_t[]){0, 5, 0, 0, 0, 0});
+    set_numbers(&q, "batch", 9, (int64_t[]){0, 15, 0, 0, 8, 2, 5, 8, 0});
+    set_numbers(&q, "shuffle", 4, (int64_t[]){2, 0, 0, 0});
+    set_numbers(&q, "slices", 2, (int64_t[]){2, 0});
+    bytes = malloc(cohort__position__get_packed_size(&q));
+    keep_good(i, 128 + PASSES, bytes, cohort__position__pack(&q, bytes));
+    MUST(ch_iterator_new(made[PASSES], &(ch_iterator_options){.n_replicas = REPLICAS}, &it) ==
+         CH_OK);
+    MUST(ch_iterator_restore(it, good[i].bytes + 1, good[i].n - 1) == CH_OK);
+    ch_iterator_unref(it);
+    free(bytes);
+    cohort__position__free_unpacked(p, NULL);
+}
+
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     int i = 0;
@@ -328,6 +399,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     }
     for (int k = 0; k < DESCRIPTIONS; k++)
         keep_encoded(i++, description(k));
+    keep_passes(i);
     (void)argc, (void)argv;
     return 0;
 }
