@@ -93,8 +93,9 @@ typedef struct ch_stage {
     /* Returns to the first element. The caller has incremented c->epoch. The stage must rewind
      * its own inputs. */
     ch_status (*rewind)(ch_cursor *c);
-    /* Returns true if `save` can write the position that the cursor had at the place `to`, which
-     * is not the present. NULL: it cannot. No job of a workqueue may run during the call. */
+    /* Returns true if `save` can write the position that the cursor had at the place `to`,
+     * which is not the present. NULL: it cannot. No job of a workqueue may run during the
+     * call. */
     bool (*can_step_back)(ch_cursor *c, ch_back to);
     /* Writes the position of the cursor. The saver records errors. A stage with can_step_back
      * writes the position that it had at the place ch__save_place(s). */

@@ -39,8 +39,8 @@
 #error "elements are written as they lie in memory, and the format is little-endian"
 #endif
 
-/* Version of the encoding. The two versions before it are read too. Positions of OLD_FORMAT have
- * no references; since FORMAT, positions may refer to earlier passes. */
+/* Version of the encoding. The two versions before it are read too. Positions of OLD_FORMAT
+ * have no references; since FORMAT, positions may refer to earlier passes. */
 enum { FORMAT = 4, OLD_FORMAT = 2 };
 
 /* ---- parts as messages ---- */

@@ -14,9 +14,9 @@
  *      takes no lock.
  *   3. At most one job is being pulled at a time (is_pulling). While `is_paused` is set, no new
  *      job starts. When n_busy is 0 as well, no thread uses the cursor.
- *   4. The thread that pulls uses the fields from `log` to `job_end` without the lock. `log` has
- *      the last inputs, also those of earlier passes. It has those of all results that are not
- *      delivered to the program, if all of them were read without an error and can be
+ *   4. The thread that pulls uses the fields from `log` to `job_end` without the lock. `log`
+ *      has the last inputs, also those of earlier passes. It has those of all results that are
+ *      not delivered to the program, if all of them were read without an error and can be
  *      referenced.
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -60,15 +60,16 @@ struct ch_workqueue {
 
     ch_waiters waiters; /* threads that wait for an event of this queue */
 
-    ch_row_refs log;    /* the last inputs; empty if results cannot be made again */
-    ch_row_refs begins; /* the `begin` of the last passes before this */
-    /* Inputs of a restored position, which are read before the input. `rewinds`: where the
-     * input was rewound between them, as their number before it and put_back.first. */
-    ch_row_refs put_back, rewinds;
-    int64_t     n_in;    /* inputs read, in all passes. The next three were its value ... */
-    int64_t     begin;   /* ... at the beginning of this pass */
-    int64_t     direct;  /* ... at the last error, or input that was put back */
-    int64_t     job_end; /* ... at the end of the last job that had inputs */
+    ch_row_refs log;      /* the last inputs; empty if results cannot be made again */
+    ch_row_refs begins;   /* the `begin` of the last passes before this */
+    ch_row_refs put_back; /* inputs of a restored position, which are read before the input */
+    /* The places in put_back where the input was rewound: the value that put_back.first has
+     * there. */
+    ch_row_refs rewinds;
+    int64_t     n_in;    /* inputs read, in all passes */
+    int64_t     begin;   /* n_in at the beginning of this pass */
+    int64_t     direct;  /* n_in at the last error, or behind the last input of put_back */
+    int64_t     job_end; /* n_in at the end of the last job that had inputs */
     int         n_last;  /* inputs of that job */
 
     ch_data_job *current; /* the job being delivered; only the consumer uses it */
@@ -680,7 +681,7 @@ void ch__workqueue_clear(ch_workqueue *q)
     q->n_last = q->opt.per_result;
 }
 
-/* Begins the next pass of the inputs that are put back, if they have one; else of the input. */
+/* Goes to the next rewind in put_back. If there is none, rewinds the input. */
 static ch_status rewind_input(ch_workqueue *q)
 {
     bool is_put_back = q->rewinds.n > 0;
@@ -693,8 +694,8 @@ static ch_status rewind_input(ch_workqueue *q)
     return CH_OK;
 }
 
-/* Records where this pass began. Without memory, earlier passes are forgotten: the next position
- * is larger then. */
+/* Records where this pass began. Without memory, earlier passes are forgotten: the next
+ * position is larger then. */
 static void log_rewind(ch_workqueue *q)
 {
     bool grows = ch__row_refs_is_due(&q->begins) &&
@@ -764,8 +765,8 @@ static bool count_good_results(const ch_data_job *job, int64_t *n)
     return !job->has_lost && !job->is_last;
 }
 
-/* Adds the results of all jobs that are not delivered to *n. Returns false if any cannot be made
- * again. */
+/* Adds the results of all jobs that are not delivered to *n. Returns false if any cannot be
+ * made again. */
 static bool counts_good_results(const ch_workqueue *q, int64_t *n)
 {
     bool is_good = q->opt.per_result > 0 && !q->opt.unordered;
@@ -824,7 +825,8 @@ static bool find_place(const ch_workqueue *q, ch_back to, queue_place *out)
     return true;
 }
 
-/* Returns true if the log has all inputs since a place, so that a position can refer to them. */
+/* Returns true if the log has all inputs since a place, so that a position can refer to
+ * them. */
 static bool has_in_log(const ch_workqueue *q, const queue_place *p)
 {
     return q->n_in - p->n_in <= q->log.n && (q->log.is_number || q->it->tensors.is_clear);

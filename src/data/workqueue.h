@@ -92,9 +92,9 @@ ch_status ch__workqueue_load(ch_workqueue *q, ch_loader *from);
 /* For load: the stage itself has n inputs of the next result. */
 void ch__workqueue_hold(ch_workqueue *q, int64_t n);
 /* Saves the position at the place ch__save_place(s), without the results that are not
- * delivered, if all of them can be made again; else does the same as ch__workqueue_save. Returns
- * true in the first case: all inputs that the stage has read for later results count as not
- * read then. The input must be saved at the place *input. */
+ * delivered, if all of them can be made again; else does the same as ch__workqueue_save.
+ * Returns true in the first case: all inputs that the stage has read for later results count as
+ * not read then. The input must be saved at the place *input. */
 bool ch__workqueue_save_back(ch_workqueue *q, ch_saver *s, ch_back *input);
 /* Returns an upper limit of the elements of `c` that its consumers hold, as elements or as
  * results of them, and could have made again: they may ask for a place so far back. */
