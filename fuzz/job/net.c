@@ -23,6 +23,7 @@ typedef struct sent {
 typedef struct direct {
     ch_net    net; /* must be first */
     int64_t   now;
+    uint64_t  last_incarnation;
     sent      queue[MOST_FRAMES];
     int       first, n;
     uint64_t  n_asked;
@@ -220,6 +221,13 @@ static int64_t drive_now(const ch_task *t)
     return direct_of(t)->now;
 }
 
+static uint64_t drive_incarnation(ch_net *net)
+{
+    direct *d = (direct *)(void *)net;
+
+    return d->last_incarnation = ch__incarnation_number(d->now, 0, d->last_incarnation);
+}
+
 static void drive_free(ch_net *net)
 {
     for (int i = 0; i < net->n_tasks; i++)
@@ -232,7 +240,7 @@ static void drive_free(ch_net *net)
 /* Starts a task again. It keeps its links and its memory. */
 void direct_begin(ch_task *t)
 {
-    t->incarnation = 0;
+    direct_of(t)->last_incarnation = 0;
     MUST(!t->is_alive && drive_start(t) == CH_OK);
 }
 
@@ -257,7 +265,7 @@ ch_net *direct_net(void)
                                        .close_link = wire_close_link,
                                        .close = wire_close};
     static const ch_driver_ops driver = {
-        .start = drive_start, .now = drive_now, .free = drive_free};
+        .start = drive_start, .now = drive_now, .incarnation = drive_incarnation, .free = drive_free};
     direct *d = ch__calloc(1, sizeof(*d));
 
     MUST(d != NULL && ch__net_init(&d->net) == CH_OK);

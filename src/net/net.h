@@ -77,8 +77,10 @@ int64_t ch__message_size(const ch_message *m);
 
 /* ---- events ---- */
 
-/* A task and its incarnation: one run of the task, from start or restart to its end. A later
- * incarnation of the same name has a larger number. */
+/* A task and its incarnation: one run of the task, from start or restart to its end. No two
+ * incarnations have the same number, not even in two processes. Of the incarnations that a
+ * process begins, the later one has the larger number. A task of that name in another process
+ * may have a smaller number, because the clocks of machines differ. */
 typedef struct ch_peer {
     char     name[64]; /* "worker/1" */
     uint64_t incarnation;

@@ -61,7 +61,8 @@ typedef struct sim {
     ch_net         net; /* must be first */
     ch_sim_options opt;
     int64_t        now;
-    uint64_t       n_drawn, sequence, hash;
+    uint64_t       n_drawn, n_begun, sequence, hash;
+    uint64_t       last_incarnation;
     sim_event     *heap;
     int            n_heap, cap_heap;
     cut           *cuts;
@@ -80,14 +81,20 @@ static sim_task *sim_task_of(ch_task *t)
 
 /* ---- random numbers ---- */
 
-/* Returns the next random number: splitmix64 of the seed and a counter. */
-static uint64_t draw(sim *s)
+/* Returns number n of the sequence of a seed: splitmix64. */
+static uint64_t random_of(uint64_t seed, uint64_t n)
 {
-    uint64_t z = s->opt.seed * 0xd1342543de82ef95u + ++s->n_drawn * 0x9e3779b97f4a7c15u;
+    uint64_t z = seed * 0xd1342543de82ef95u + n * 0x9e3779b97f4a7c15u;
 
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
+}
+
+/* Returns the next random number. */
+static uint64_t draw(sim *s)
+{
+    return random_of(s->opt.seed, ++s->n_drawn);
 }
 
 static int64_t draw_below(sim *s, int64_t n)
@@ -594,6 +601,19 @@ static int64_t sim_now(const ch_task *t)
     return sim_of(t)->now;
 }
 
+/* The random bits are a sequence of their own, so that they do not depend on other draws. The
+ * simulation begins on a day in 2023. */
+static uint64_t sim_incarnation(ch_net *net)
+{
+    static const int64_t first_ms = 1700000000000;
+    sim                 *s = (sim *)(void *)net;
+
+    s->last_incarnation =
+        ch__incarnation_number(first_ms + s->now / ns_per_ms,
+                               random_of(~s->opt.seed, ++s->n_begun), s->last_incarnation);
+    return s->last_incarnation;
+}
+
 static void sim_kill(ch_task *t)
 {
     assert(!sim_task_of(t)->is_locked);
@@ -647,6 +667,7 @@ static const ch_driver_ops driver = {.start = sim_start,
                                      .leave = sim_leave,
                                      .wait = sim_wait,
                                      .now = sim_now,
+                                     .incarnation = sim_incarnation,
                                      .kill = sim_kill,
                                      .restart = sim_restart,
                                      .free = sim_free};

@@ -155,6 +155,14 @@ ch_status ch__task_start(ch_net *net, const ch_task_options *opt, ch_task **out)
 
 /* ---- incarnations ---- */
 
+uint64_t ch__incarnation_number(int64_t ms, uint64_t random, uint64_t last)
+{
+    enum { RANDOM_BITS = 20 };
+    uint64_t number = (uint64_t)ms << RANDOM_BITS | (random & ((1u << RANDOM_BITS) - 1));
+
+    return number > last ? number : last + 1;
+}
+
 /* Drops the frames and endings that were not sent or delivered. */
 static void clear_outbox(ch_task *t)
 {
@@ -211,7 +219,7 @@ ch_status ch__incarnation_begin(ch_task *t)
 
     if (!ch__outbox_reserve(t))
         return ch__fail_memory("task");
-    t->incarnation++;
+    t->incarnation = t->net->driver->incarnation(t->net);
     st = t->net->wire->listen(t);
     if (st != CH_OK)
         return st;

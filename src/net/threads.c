@@ -18,6 +18,8 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
+#include <time.h>
 
 #include "base/config.h"
 #include "base/log.h"
@@ -425,6 +427,34 @@ static int64_t now(const ch_task *t)
     return ch__now_ns();
 }
 
+/* Returns bits that another process, started at the same moment, hardly has. */
+static uint64_t random_bits(void)
+{
+    uint64_t bits;
+
+    /* Not random early in the boot of a machine; then the clock and an address must do. */
+    if (getrandom(&bits, sizeof(bits), GRND_NONBLOCK) != (ssize_t)sizeof(bits))
+        bits = (uint64_t)ch__now_ns() ^ (uint64_t)(uintptr_t)&bits >> 4;
+    return bits;
+}
+
+/* Nets of a process share the last number. */
+static uint64_t incarnation(ch_net *net)
+{
+    static atomic_uint_least64_t last_of_process;
+    uint_least64_t               last = atomic_load(&last_of_process);
+    uint64_t                     number;
+    struct timespec              t;
+
+    (void)net;
+    clock_gettime(CLOCK_REALTIME, &t);
+    do
+        number = ch__incarnation_number((int64_t)t.tv_sec * 1000 + t.tv_nsec / ns_per_ms,
+                                        random_bits(), last);
+    while (!atomic_compare_exchange_weak(&last_of_process, &last, number));
+    return number;
+}
+
 static void kill(ch_task *task)
 {
     ch_threads_task *t = threads_task_of(task);
@@ -492,6 +522,7 @@ const ch_driver_ops ch__threads_driver = {.start = start,
                                           .leave = leave,
                                           .wait = wait,
                                           .now = now,
+                                          .incarnation = incarnation,
                                           .kill = kill,
                                           .restart = restart,
                                           .free = threads_free};

@@ -80,6 +80,8 @@ typedef struct ch_driver_ops {
     ch_status (*wait)(ch_task *t, bool (*is_done)(void *arg), void *arg, int64_t limit_ms,
                       const char *whom);
     int64_t (*now)(const ch_task *t);
+    /* Returns the number of a new incarnation, made by ch__incarnation_number. */
+    uint64_t (*incarnation)(ch_net *net);
     void (*kill)(ch_task *t);
     ch_status (*restart)(ch_task *t);
     void (*free)(ch_net *net); /* must call ch__net_close, which frees the tasks */
@@ -166,6 +168,10 @@ void ch__net_close(ch_net *net);
 /* Returns the task of this name, or NULL if it was not started yet. */
 ch_task *ch__net_find(ch_net *net, const char *name);
 
+/* Returns a number for a new incarnation: the milliseconds since 1970 in the upper bits, and 20
+ * of the `random` bits below them, so that two processes hardly ever have the same number. The
+ * result is larger than `last`. */
+uint64_t ch__incarnation_number(int64_t ms, uint64_t random, uint64_t last);
 /* Begins the next incarnation: listens, and calls `make`. */
 CH_MUST_CHECK ch_status ch__incarnation_begin(ch_task *t);
 /* Ends the incarnation. Returns its `self`, which the driver must close when its running
