@@ -10,6 +10,7 @@
 #include <stdio.h>
 
 #include "cohort/log.h"
+#include "net/wire.h"
 
 static int64_t live;
 static ch_net *net;
@@ -248,6 +249,41 @@ static void restarted_task_has_a_larger_incarnation(void **state)
     actor_call(&client, "server", server.incarnation);
     actor_wait(&client, &client.ended[CH_ENDED_OK], 1);
     assert_int_equal(server.n_calls, 2);
+    (void)state;
+}
+
+/* Two nets number their incarnations as two processes do. */
+static void incarnations_are_unique_and_growing(void **state)
+{
+    enum { N = 20 };
+    const uint64_t ms = 1700000000000;
+    uint64_t       seen[N], other;
+    ch_net        *second = NULL;
+    actor          in_second = {0};
+    ch_status      st = is_sim ? ch__net_sim(&(ch_sim_options){.seed = 8}, &second)
+                               : ch__net_inproc(NULL, &second);
+
+    assert_int_equal(st, CH_OK);
+    actor_start(second, &in_second, "server");
+    other = in_second.incarnation;
+    ch__net_free(second);
+    start_both();
+    for (int i = 0; i < N; i++) {
+        seen[i] = server.incarnation;
+        assert_true(seen[i] >> 20 >= ms && seen[i] >> 62 == 0 && seen[i] != other);
+        assert_true(i == 0 || seen[i] > seen[i - 1]);
+        assert_true(seen[i] != client.incarnation);
+        ch__task_kill(server.task);
+        assert_int_equal(ch__task_restart(server.task), CH_OK);
+    }
+    (void)state;
+}
+
+static void incarnation_number_is_the_time_and_random_bits(void **state)
+{
+    assert_true(ch__incarnation_number(5, 0xabcdef012345, 0) == (5u << 20 | 0x12345));
+    /* The clock was set back by an hour. */
+    assert_true(ch__incarnation_number(5, 1, 7u << 20) == (7u << 20) + 1);
     (void)state;
 }
 
@@ -503,6 +539,7 @@ static void calls_end_and_leak_nothing_when_memory_is_short(void **state)
         OVER(engine, calls_to_a_killed_task_are_lost),                                         \
         OVER(engine, calls_of_a_killed_task_are_cancelled),                                    \
         OVER(engine, restarted_task_has_a_larger_incarnation),                                 \
+        OVER(engine, incarnations_are_unique_and_growing),                                     \
         OVER(engine, task_start_that_fails_leaves_nothing),                                    \
         OVER(engine, link_limits_the_number_of_calls),                                         \
         OVER(engine, link_limits_the_bytes_of_calls),                                          \
@@ -513,7 +550,8 @@ static void calls_end_and_leak_nothing_when_memory_is_short(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {TESTS(sim), TESTS(inproc)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(incarnation_number_is_the_time_and_random_bits),
+                                        TESTS(sim), TESTS(inproc)};
     ch_tensor              *t = NULL;
 
     /* Allocates objects that exist once in a process. */
