@@ -21,7 +21,8 @@ typedef struct sent {
 } sent;
 
 typedef struct direct {
-    ch_net    net; /* must be first */
+    ch_net      net; /* must be first */
+    ch_net_wire wire;
     int64_t   now;
     uint64_t  last_incarnation;
     sent      queue[MOST_FRAMES];
@@ -46,23 +47,33 @@ static bool push(direct *d, ch_task *to, const ch_frame *f)
     return true;
 }
 
-static ch_status wire_listen(ch_task *t)
+static ch_status wire_connect(ch_net_wire *w, ch_link *l, const char *address)
 {
-    (void)t;
+    (void)address;
+    if (ch__net_find(w->net, l->name) == NULL)
+        return CH_NOT_FOUND;
+    ch__link_set_credit(l, CH_LINK_CALLS, CH_LINK_BYTES);
     return CH_OK;
 }
 
-static ch_status wire_connect(ch_link *l)
+/* The slot of a return path: the place of the caller among the tasks. ASKER: direct_ask. */
+enum { ASKER = UINT16_MAX };
+
+static ch_back back_of(const ch_task *t)
 {
-    (void)l;
-    return CH_OK;
+    direct  *d = direct_of(t);
+    uint32_t i = 0;
+
+    while (d->net.task[i] != t)
+        i++;
+    return (ch_back){.wire = &d->wire, .slot = i};
 }
 
 static ch_ending wire_call(ch_link *l, ch_frame *f)
 {
     ch_task *peer = ch__net_find(l->task->net, l->name);
 
-    f->back = l->task;
+    f->back = back_of(l->task);
     f->name = l->task->name;
     return peer != NULL && peer->is_alive && push(direct_of(l->task), peer, f) ? CH_ENDED_OK
                                                                                : CH_ENDED_LOST;
@@ -71,22 +82,23 @@ static ch_ending wire_call(ch_link *l, ch_frame *f)
 static void wire_cancel(ch_link *l, uint64_t call, int64_t bytes)
 {
     ch_task *peer = ch__net_find(l->task->net, l->name);
-    ch_frame f = {
-        .kind = CH_FRAME_CANCEL, .call = call, .from = l->task->incarnation, .back = l->task};
+    ch_frame f = {.kind = CH_FRAME_CANCEL,
+                  .call = call,
+                  .from = l->task->incarnation,
+                  .back = back_of(l->task)};
 
     (void)bytes;
     if (peer != NULL)
         (void)push(direct_of(l->task), peer, &f);
 }
 
-/* Sends a reply to a task. If `back` is NULL, the reply is for direct_ask. */
-static void wire_answer(ch_task *t, void *back, ch_frame *f)
+/* Sends a reply to a task, or passes it to direct_ask. */
+static void wire_answer(ch_task *t, ch_back back, ch_frame *f)
 {
     direct *d = direct_of(t);
 
-    if (back != NULL) {
-        f->back = NULL;
-        if (!push(d, back, f))
+    if (back.slot != ASKER) {
+        if (!push(d, d->net.task[back.slot], f))
             ch__frame_drop(f);
         return;
     }
@@ -98,20 +110,14 @@ static void wire_answer(ch_task *t, void *back, ch_frame *f)
     ch__frame_drop(f);
 }
 
-static void wire_room(const ch_link *l, int *calls, int64_t *bytes)
-{
-    (void)l;
-    *calls = CH_LINK_CALLS;
-    *bytes = CH_LINK_BYTES;
-}
-
 static void wire_close_link(ch_link *l)
 {
     (void)l;
 }
 
-static void wire_close(ch_task *t)
+static void wire_close(ch_net_wire *w, ch_task *t)
 {
+    (void)w;
     (void)t;
 }
 
@@ -159,7 +165,7 @@ static void deliver(direct *d)
         return;
     }
     begin_turn(s.to);
-    ch__task_receive(s.to, &s.frame);
+    ch__task_take(s.to, &(ch_input){.frame = s.frame});
     end_turn(s.to);
 }
 
@@ -194,7 +200,8 @@ ch_ending direct_ask(ch_task *to, ch_message *p)
                   .from = 1,
                   .timeout = ask_ns,
                   .message = p,
-                  .name = "asker/0"};
+                  .name = "asker/0",
+                  .back = {.wire = &d->wire, .slot = ASKER}};
     int64_t  until = d->now + ask_ns;
 
     d->has_ended = false;
@@ -256,12 +263,10 @@ void direct_end(ch_task *t)
 
 ch_net *direct_net(void)
 {
-    static const ch_wire_ops   wire = {.listen = wire_listen,
-                                       .connect = wire_connect,
+    static const ch_wire_ops   wire = {.connect = wire_connect,
                                        .call = wire_call,
                                        .cancel = wire_cancel,
                                        .reply = wire_answer,
-                                       .room = wire_room,
                                        .close_link = wire_close_link,
                                        .close = wire_close};
     static const ch_driver_ops driver = {
@@ -269,7 +274,8 @@ ch_net *direct_net(void)
     direct *d = ch__calloc(1, sizeof(*d));
 
     MUST(d != NULL && ch__net_init(&d->net) == CH_OK);
-    d->net.wire = &wire;
+    d->wire = (ch_net_wire){.ops = &wire, .reaches_names = true};
+    ch__net_add_wire(&d->net, &d->wire);
     d->net.driver = &driver;
     d->net.task_bytes = sizeof(ch_task);
     return &d->net;

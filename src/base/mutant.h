@@ -31,6 +31,14 @@
     X(INCARNATION) /* a restarted worker is mistaken for its previous incarnation */           \
     X(CUT)         /* a snapshot for a checkpoint is taken while steps run */
 
+/* The checks of net/, which its own simulation must notice. */
+#define CH_MUTANTS_NET(X)                                                                      \
+    X(GENERATION) /* an ended connection is mistaken for the next one in its slot */           \
+    X(LEFT)       /* calls of a caller whose connection has ended are not cancelled */         \
+    X(ADDRESSEE)  /* a call to an earlier incarnation is handled by the next one */            \
+    X(CREDIT)     /* calls are sent although the link has no room */                           \
+    X(ROLES)      /* every role may call every method */
+
 #define CH_MUTANTS_CRASH(X)                                                                    \
     X(FILESYNC)    /* a file is renamed before its bytes are durable */                        \
     X(FOLDERSYNC)  /* the rename of a saved file is not durable when the call returns */       \
@@ -54,7 +62,8 @@
     X(INDEXMAP) /* windows and slices begin at the position of their factor */                 \
     X(SOURCE)   /* a core that computes nothing is listed with copies of the inputs */
 
-#define CH_MUTANTS_ALL(X)    CH_MUTANTS_SIM(X) CH_MUTANTS_CRASH(X) CH_MUTANTS_SPMD(X)
+#define CH_MUTANTS_ALL(X)                                                                      \
+    CH_MUTANTS_SIM(X) CH_MUTANTS_NET(X) CH_MUTANTS_CRASH(X) CH_MUTANTS_SPMD(X)
 
 #define CH_MUTANT_NAME(name) CH_MUTANT_##name,
 typedef enum ch_mutant {

@@ -17,6 +17,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "cluster/resolver.h"
+#include "job/message.h"
 #include "job/server.h"
 #include "job/worker.h"
 #include "tensor/device.h"
@@ -43,6 +44,8 @@ static ch_status start(ch_local_cluster *l, const char *job, int i, const ch_tas
 
     (void)snprintf(name, sizeof(name), "%s/%d", job, i);
     own.name = name;
+    own.methods = ch__method_callers;
+    own.n_methods = CH_METHOD_END;
     return ch__task_start(l->net, &own, out);
 }
 

@@ -6,30 +6,39 @@
 #include "base/fault.h"
 #include "base/protobuf.h"
 
+/* The methods: number, name, type of the request, type of the reply, whether a call may be large,
+ * and the roles that may call it. */
 /* clang-format off */
+#define C  CH_ROLE_CHIEF
+#define W  CH_ROLE_WORKER
+#define METHODS(X)                                                         \
+    X(CH_PS_CREATE,       "create",   ps_create,       ps_reply,     true,  C)     \
+    X(CH_PS_FREE,         "free",     ps_free,         ps_reply,     false, C)     \
+    X(CH_PS_DEFINE,       "define",   ps_define,       ps_reply,     false, W)     \
+    X(CH_PS_READ,         "read",     ps_read,         ps_reply,     true,  C | W) \
+    X(CH_PS_ROWS,         "rows",     ps_rows,         ps_reply,     true,  C | W) \
+    X(CH_PS_UPDATE,       "update",   ps_update,       ps_reply,     false, W)     \
+    X(CH_PS_FENCE,        "fence",    ps_fence,        ps_reply,     false, C)     \
+    X(CH_PS_SNAPSHOT,     "snapshot", ps_snapshot,     ps_reply,     false, C)     \
+    X(CH_PS_PING,         "ping",     ps_ping,         ps_reply,     false, C)     \
+    X(CH_PS_ASSIGN,       "assign",   ps_assign,       ps_reply,     true,  C)     \
+    X(CH_PS_HOLD,         "hold",     ps_hold,         ps_reply,     false, C)     \
+    X(CH_PS_RESERVE,      "reserve",  ps_reserve,      ps_reply,     true,  C)     \
+    X(CH_PS_SETTLE,       "settle",   ps_settle,       ps_reply,     true,  C)     \
+    X(CH_WORKER_FUNCTION, "function", worker_function, worker_reply, true,  C)     \
+    X(CH_WORKER_RUN,      "run",      worker_run,      worker_reply, false, C)     \
+    X(CH_WORKER_PING,     "ping",     worker_ping,     worker_reply, false, C)     \
+    X(CH_WORKER_STREAM,   "stream",   worker_stream,   worker_reply, true,  C)     \
+    X(CH_WORKER_DROP,     "drop",     worker_drop,     worker_reply, false, C)     \
+    X(CH_WORKER_READ,     "read",     worker_read,     worker_reply, false, C)
+
 #define TYPE(name) &cohort__##name##__descriptor
-static const ch_method methods[CH_METHOD_END] = {
-    [CH_PS_CREATE]       = {"create",   TYPE(ps_create),       TYPE(ps_reply), true},
-    [CH_PS_FREE]         = {"free",     TYPE(ps_free),         TYPE(ps_reply), false},
-    [CH_PS_DEFINE]       = {"define",   TYPE(ps_define),       TYPE(ps_reply), false},
-    [CH_PS_READ]         = {"read",     TYPE(ps_read),         TYPE(ps_reply), true},
-    [CH_PS_ROWS]         = {"rows",     TYPE(ps_rows),         TYPE(ps_reply), true},
-    [CH_PS_UPDATE]       = {"update",   TYPE(ps_update),       TYPE(ps_reply), false},
-    [CH_PS_FENCE]        = {"fence",    TYPE(ps_fence),        TYPE(ps_reply), false},
-    [CH_PS_SNAPSHOT]     = {"snapshot", TYPE(ps_snapshot),     TYPE(ps_reply), false},
-    [CH_PS_PING]         = {"ping",     TYPE(ps_ping),         TYPE(ps_reply), false},
-    [CH_PS_ASSIGN]       = {"assign",   TYPE(ps_assign),       TYPE(ps_reply), true},
-    [CH_PS_HOLD]         = {"hold",     TYPE(ps_hold),         TYPE(ps_reply), false},
-    [CH_PS_RESERVE]      = {"reserve",  TYPE(ps_reserve),      TYPE(ps_reply), true},
-    [CH_PS_SETTLE]       = {"settle",   TYPE(ps_settle),       TYPE(ps_reply), true},
-    [CH_WORKER_FUNCTION] = {"function", TYPE(worker_function), TYPE(worker_reply), true},
-    [CH_WORKER_RUN]      = {"run",      TYPE(worker_run),      TYPE(worker_reply), false},
-    [CH_WORKER_PING]     = {"ping",     TYPE(worker_ping),     TYPE(worker_reply), false},
-    [CH_WORKER_STREAM]   = {"stream",   TYPE(worker_stream),   TYPE(worker_reply), true},
-    [CH_WORKER_DROP]     = {"drop",     TYPE(worker_drop),     TYPE(worker_reply), false},
-    [CH_WORKER_READ]     = {"read",     TYPE(worker_read),     TYPE(worker_reply), false},
-};
-#undef TYPE
+#define METHOD(number, name, request, reply, large, callers) \
+    [number] = {name, TYPE(request), TYPE(reply), large},
+static const ch_method methods[CH_METHOD_END] = {METHODS(METHOD)};
+
+#define CALLERS(number, name, request, reply, large, callers) [number] = {name, callers},
+const ch_net_method ch__method_callers[CH_METHOD_END] = {METHODS(CALLERS)};
 /* clang-format on */
 
 const ch_method *ch__method(uint32_t number)

@@ -3,7 +3,7 @@
  * The coordinator and the workers call servers, and the coordinator calls workers, by the
  * methods below. A call carries the method's request: a protobuf message (proto/job.proto),
  * with tensors beside it. The reply carries the method's reply in the same way. proto/job.proto
- * describes each message. The callee's side is job/dispatch.h. Callers repeat lost calls with
+ * describes each message. The callee's side is job/dispatch.h; net/ checks the roles of callers. Callers repeat lost calls with
  * net/retry.h, except CH_WORKER_RUN and pings.
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -49,6 +49,8 @@ typedef struct ch_method {
     bool may_be_large;
 } ch_method;
 
+/* The roles that may call each method, for ch_task_options.methods. */
+extern const ch_net_method ch__method_callers[CH_METHOD_END];
 /* Returns the method of a number, which may be untrusted, or NULL if there is none. */
 const ch_method *ch__method(uint32_t number);
 

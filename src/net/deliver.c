@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "net/wire.h"
 
 /* Calls on_event. Reserves memory for the outbox first. */
@@ -79,16 +80,25 @@ int ch__task_deliver_endings(ch_task *t)
     return n;
 }
 
-void ch__task_link_lost(ch_task *t, const ch_link *l, uint64_t before)
+/* Ends the pending calls of a broken link as CH_ENDED_LOST, if they were made before the
+ * table's sequence was `before`. */
+static void link_lost(ch_task *t, const ch_link *l, uint64_t before)
 {
     for (int i = 0; i < t->table.cap; i++) {
         ch_pending *e = &t->table.entry[i];
 
-        if (e->kind != CH_PENDING_CALL || e->link != l || e->sequence >= before)
+        if (e->kind != CH_PENDING_CALL || e->made.link != l || e->sequence >= before)
             continue;
-        ch__outbox_ending(t, e->id, CH_ENDED_LOST, e->link);
+        ch__outbox_ending(t, e->id, CH_ENDED_LOST, e->made.link);
         ch__call_drop(t, e);
     }
+}
+
+uint64_t ch__call_sequence(const ch_task *t, const ch_frame *f)
+{
+    const ch_pending *e = ch__pending_at(&t->table, CH_PENDING_CALL, f->call);
+
+    return e != NULL ? e->sequence : 0; /* 0: it was cancelled before it was sent */
 }
 
 /* ---- frames ---- */
@@ -102,7 +112,50 @@ static void reply_ending(ch_task *t, const ch_frame *f, ch_ending ending)
                       .from = t->incarnation,
                       .to = f->from};
 
-    t->net->wire->reply(t, f->back, &reply);
+    f->back.wire->ops->reply(t, f->back, &reply);
+}
+
+void ch__call_refuse(ch_task *t, const ch_frame *f)
+{
+    ch_frame reply = {
+        .kind = CH_FRAME_REPLY, .ending = CH_ENDED_LOST, .call = f->call, .to = f->from};
+
+    f->back.wire->ops->reply(t, f->back, &reply);
+}
+
+/* Ends a call that was not added to the table, as far as the wire counts calls. */
+static void call_ended(const ch_frame *f)
+{
+    if (f->back.wire->counts_calls)
+        ch__slots_call_ended(&f->back.wire->slots, f->back);
+}
+
+/* Returns true if a peer with this role may call the method. Methods beyond the table are the
+ * task's affair: it has no handler for them. */
+static bool may_call(const ch_task_options *opt, uint32_t method, unsigned role)
+{
+    return opt->methods == NULL || method >= (uint32_t)opt->n_methods ||
+           (opt->methods[method].callers & role) != 0 || !CH_KEEPS(ROLES);
+}
+
+/* Replies that the caller's role may not call the method. */
+static void reply_denied(ch_task *t, const ch_frame *f)
+{
+    const char *method = t->opt.methods[f->message->method].name;
+    ch_frame    reply = {.kind = CH_FRAME_REPLY,
+                         .ending = CH_ENDED_ERROR,
+                         .status = CH_PERMISSION_DENIED,
+                         .call = f->call,
+                         .from = t->incarnation,
+                         .to = f->from};
+
+    ch__fault_clear(&t->fault);
+    ch__fail(CH_PERMISSION_DENIED, "call of %s (method %u) by %s: the role %s may not call it",
+             method != NULL ? method : "an unknown method", f->message->method, f->name,
+             ch__role_name(f->role));
+    ch__fault_record(&t->fault, CH_PERMISSION_DENIED, -1, NULL);
+    reply.fault = ch__fault_copy(&t->fault);
+    f->back.wire->ops->reply(t, f->back, &reply);
 }
 
 static void receive_call(ch_task *t, const ch_frame *f)
@@ -110,8 +163,14 @@ static void receive_call(ch_task *t, const ch_frame *f)
     ch_net_event e = {.kind = CH_EVENT_CALL, .message = f->message};
     ch_pending  *o = NULL;
 
-    if (f->to != 0 && f->to != t->incarnation) {
+    if (f->to != 0 && f->to != t->incarnation && CH_KEEPS(ADDRESSEE)) {
+        call_ended(f);
         reply_ending(t, f, CH_ENDED_REPLACED);
+        return;
+    }
+    if (!may_call(&t->opt, f->message->method, f->role)) {
+        call_ended(f);
+        reply_denied(t, f);
         return;
     }
     if (ch__pending_reserve(&t->table, 1))
@@ -120,12 +179,15 @@ static void receive_call(ch_task *t, const ch_frame *f)
                                 ? t->now + f->timeout
                                 : INT64_MAX);
     if (o == NULL) {
+        call_ended(f);
         reply_ending(t, f, CH_ENDED_LOST);
         return;
     }
-    o->incarnation = f->from;
-    o->link = f->back;
-    o->name = f->name;
+    if (f->timeout > 0)
+        ch__call_set_timeout(o, t->now, f->timeout);
+    o->received.incarnation = f->from;
+    o->received.back = f->back;
+    o->received.name = f->name;
     e.call = ch__pending_number(&t->table, o);
     set_peer(&e.peer, f->name, f->from);
     deliver_event(t, &e);
@@ -135,8 +197,8 @@ static void deliver_cancel(ch_task *t, ch_pending *o)
 {
     ch_net_event e = {.kind = CH_EVENT_CANCEL, .call = ch__pending_number(&t->table, o)};
 
-    set_peer(&e.peer, o->name, o->incarnation);
-    ch__pending_drop(&t->table, o);
+    set_peer(&e.peer, o->received.name, o->received.incarnation);
+    ch__received_drop(t, o);
     deliver_event(t, &e);
 }
 
@@ -147,8 +209,19 @@ static void receive_cancel(ch_task *t, const ch_frame *f)
     for (int i = 0; i < t->table.cap; i++) {
         ch_pending *o = &t->table.entry[i];
 
-        if (o->kind == CH_PENDING_RECEIVED && o->id == f->call && o->incarnation == f->from &&
-            o->link == f->back)
+        if (o->kind == CH_PENDING_RECEIVED && o->id == f->call &&
+            o->received.incarnation == f->from && ch__back_is_same(o->received.back, f->back))
+            deliver_cancel(t, o);
+    }
+}
+
+/* Cancels the calls that came by a connection that has ended. */
+static void callers_left(ch_task *t, ch_back back)
+{
+    for (int i = 0; i < t->table.cap && CH_KEEPS(LEFT); i++) {
+        ch_pending *o = &t->table.entry[i];
+
+        if (o->kind == CH_PENDING_RECEIVED && ch__back_is_same(o->received.back, back))
             deliver_cancel(t, o);
     }
 }
@@ -173,7 +246,9 @@ static void receive_reply(ch_task *t, const ch_frame *f)
 
     if (f->to != t->incarnation || o == NULL)
         return;
-    peer = ((ch_link *)o->link)->name;
+    peer = o->made.link->name;
+    if (f->from != 0)
+        ch__link_received(o->made.link, t->now);
     e.id = o->id;
     ch__call_drop(t, o);
     set_peer(&e.peer, peer, f->from);
@@ -189,7 +264,7 @@ static void receive_reply(ch_task *t, const ch_frame *f)
     deliver_event(t, &e);
 }
 
-void ch__task_receive(ch_task *t, ch_frame *f)
+static void receive(ch_task *t, ch_frame *f)
 {
     if (f->kind == CH_FRAME_CALL)
         receive_call(t, f);
@@ -200,7 +275,59 @@ void ch__task_receive(ch_task *t, ch_frame *f)
     ch__frame_drop(f);
 }
 
+void ch__task_take(ch_task *t, ch_input *in)
+{
+    switch (in->kind) {
+    case CH_INPUT_FRAME:
+        receive(t, &in->frame);
+        break;
+    case CH_INPUT_BROKE:
+        link_lost(t, in->broke.link, in->broke.before);
+        break;
+    case CH_INPUT_LEFT:
+        callers_left(t, in->left);
+        break;
+    }
+}
+
 /* ---- timers and deadlines ---- */
+
+void ch__call_set_timeout(ch_pending *call, int64_t now, int64_t timeout)
+{
+    enum { MOST = 64 }; /* times the timeout, while bytes move */
+    int64_t most;
+
+    call->timeout = timeout;
+    if (__builtin_mul_overflow(timeout, MOST, &most) ||
+        __builtin_add_overflow(now, most, &call->last))
+        call->last = INT64_MAX;
+}
+
+/* Returns when bulk bytes last moved over the connection of a call. */
+static int64_t moved_at(const ch_pending *o)
+{
+    const ch_slot *slot;
+
+    if (o->kind == CH_PENDING_CALL)
+        return atomic_load_explicit(&o->made.link->moved_at, memory_order_relaxed);
+    slot = ch__slots_at(&o->received.back.wire->slots, o->received.back);
+    return slot != NULL ? atomic_load_explicit(&slot->moved_at, memory_order_relaxed) : 0;
+}
+
+/* Gives an expired call more time if bulk bytes moved over its connection within its timeout: a
+ * large message must not be sent again and again only because it takes long. */
+static bool defer(ch_task *t, ch_pending *o, int64_t now)
+{
+    int64_t until;
+
+    if (o->kind == CH_PENDING_TIMER || __builtin_add_overflow(moved_at(o), o->timeout, &until))
+        return false;
+    until = ch__min(until, o->last);
+    if (until <= now)
+        return false;
+    ch__pending_defer(&t->table, o, until);
+    return true;
+}
 
 int64_t ch__task_next_timer(const ch_task *t)
 {
@@ -212,12 +339,13 @@ int64_t ch__task_next_timer(const ch_task *t)
 static void deliver_timeout(ch_task *t, ch_pending *o)
 {
     uint64_t id = o->id, number = ch__pending_number(&t->table, o);
-    ch_link *l = o->link;
-    int64_t  bytes = o->bytes;
+    ch_link *l = o->made.link;
+    int64_t  bytes = o->made.bytes;
 
     ch__call_drop(t, o);
     ch__outbox_flush(&t->outbox); /* the call must be sent before its cancel */
-    t->net->wire->cancel(l, number, bytes);
+    if (l->wire != NULL)
+        l->wire->ops->cancel(l, number, bytes);
     deliver_ending(t, id, CH_ENDED_TIMEOUT, l->name);
 }
 
@@ -240,7 +368,9 @@ int ch__task_run_timers(ch_task *t)
 
     for (; (o = ch__pending_first(&t->table)) != NULL && o->at <= now && o->sequence < before;
          n++)
-        if (o->kind == CH_PENDING_TIMER)
+        if (defer(t, o, now))
+            continue;
+        else if (o->kind == CH_PENDING_TIMER)
             deliver_timer(t, o);
         else if (o->kind == CH_PENDING_CALL)
             deliver_timeout(t, o);

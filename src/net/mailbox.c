@@ -1,6 +1,6 @@
-/* net/mailbox.c -- a task's mailbox: received frames, and the threads to be woken for them.
+/* net/mailbox.c -- a task's mailbox: its inputs, and the threads to be woken for them.
  *
- * A wire puts frames into the mailbox of a ch_threads_task (threads.h). The threads of
+ * A wire puts received frames, and other inputs (ch_input of wire.h), into the mailbox of a ch_threads_task (threads.h). The threads of
  * threads.c take them out. This file decides which thread must be woken, and lets threads
  * sleep. A reader is a thread that will read the mailbox before it sleeps.
  *
@@ -9,7 +9,7 @@
  *   2. The task's own thread is in exactly one of three states: it is a reader, it sleeps
  *      (is_thread_asleep), or it runs work (is_thread_working).
  *   3. The thread that wakes a sleeper adds the sleeper to n_readers. So a sleeper is woken
- *      once for all frames that arrive until it runs.
+ *      once for all inputs that arrive until it runs.
  *   4. A thread goes to sleep only if has_events is false under the lock, and for the task's
  *      own thread has_new_work too. It sleeps until next_timer at most.
  *   5. A thread that releases the task's lock and is no reader (a thread of the program, the
@@ -25,27 +25,43 @@ static ch_threads *net_of(const ch_threads_task *t)
     return (ch_threads *)(void *)t->task.net;
 }
 
+/* ---- sleeping and waking in the wire ---- */
+
+void ch__threads_sleep(ch_net *net, ch_gate *g, unsigned seen, int64_t until)
+{
+    ch_net_wire *w = atomic_load_explicit(&net->sleeper, memory_order_acquire);
+
+    w->ops->sleep(w, g, seen, until);
+}
+
+void ch__threads_wake(ch_net *net, ch_gate *g)
+{
+    ch_net_wire *w = atomic_load_explicit(&net->sleeper, memory_order_acquire);
+
+    w->ops->wake(w, g);
+}
+
 /* ---- lists of gates ---- */
 
-void ch__wakes_open(ch_wakes *w)
+void ch__wakes_open(ch_net *net, ch_wakes *w)
 {
     for (int i = 0; i < w->n; i++)
-        ch__gate_open(w->gate[i]);
+        ch__threads_wake(net, w->gate[i]);
     w->n = 0;
 }
 
 /* Adds a gate. Opens all gates first if the list is full. */
-static void wakes_add(ch_wakes *w, ch_gate *g)
+static void wakes_add(ch_net *net, ch_wakes *w, ch_gate *g)
 {
     for (int i = 0; i < w->n; i++)
         if (w->gate[i] == g)
             return;
     if (w->n == CH_WAKES)
-        ch__wakes_open(w);
+        ch__wakes_open(net, w);
     w->gate[w->n++] = g;
 }
 
-/* ---- frames ---- */
+/* ---- inputs ---- */
 
 /* Spins, because the lock is held for a few instructions only. Yields after 100 rounds, because
  * the system may have preempted the holder. */
@@ -91,45 +107,104 @@ void ch__mailbox_open(ch_threads_task *t)
     box_unlock(t);
 }
 
-ch_frame *ch__mailbox_close(ch_threads_task *t, int *n)
+ch_input *ch__mailbox_close(ch_threads_task *t, int *n)
 {
-    ch_frame *frames;
+    ch_input *inputs;
 
     box_lock(t);
     t->is_open = false;
-    frames = t->in;
+    inputs = t->in;
     *n = t->n_in;
     t->in = NULL;
     t->n_in = t->cap_in = 0;
     box_unlock(t);
-    return frames;
+    return inputs;
+}
+
+static bool accepts(const ch_threads_task *t)
+{
+    return t->is_open && !atomic_load_explicit(&net_of(t)->is_closing, memory_order_relaxed);
+}
+
+/* Returns a new last entry, or NULL if memory is exhausted. Needs box_lock. */
+static ch_input *add_input(ch_threads_task *t, ch_input_kind kind)
+{
+    ch_input *in;
+
+    if (!ch__grow((void **)&t->in, &t->cap_in, t->n_in + 1, sizeof(ch_input)))
+        return NULL;
+    in = &t->in[t->n_in++];
+    in->kind = kind;
+    return in;
+}
+
+/* Returns the gate to be opened for a new input, or NULL. Needs box_lock. */
+static ch_gate *announce(ch_threads_task *t)
+{
+    atomic_store_explicit(&t->has_events, true, memory_order_release);
+    return pick_reader(t);
+}
+
+/* Opens a gate now, or when `from` releases its lock. */
+static void open_gate(ch_threads_task *t, ch_gate *g, ch_threads_task *from)
+{
+    if (g != NULL && from != NULL)
+        wakes_add(from->task.net, &from->wakes, g);
+    else if (g != NULL)
+        ch__threads_wake(t->task.net, g);
 }
 
 bool ch__mailbox_put(ch_threads_task *t, const ch_frame *f, ch_threads_task *from)
 {
-    ch_gate *g = NULL;
-    bool     fits;
+    ch_gate  *g = NULL;
+    ch_input *in;
 
     box_lock(t);
-    fits = t->is_open && !atomic_load_explicit(&net_of(t)->is_closing, memory_order_relaxed) &&
-           ch__grow((void **)&t->in, &t->cap_in, t->n_in + 1, sizeof(ch_frame));
-    if (fits) {
-        t->in[t->n_in++] = *f;
-        atomic_store_explicit(&t->has_events, true, memory_order_release);
-        g = pick_reader(t);
+    in = accepts(t) ? add_input(t, CH_INPUT_FRAME) : NULL;
+    if (in != NULL) {
+        in->frame = *f;
+        g = announce(t);
     }
     box_unlock(t);
-    if (g != NULL && from != NULL)
-        wakes_add(&from->wakes, g);
-    else if (g != NULL)
-        ch__gate_open(g);
-    return fits;
+    open_gate(t, g, from);
+    return in != NULL;
+}
+
+/* Puts an input that is not a frame into the mailbox, unless it is closed. */
+static bool put_notice(ch_threads_task *t, const ch_input *notice, ch_threads_task *from)
+{
+    ch_gate  *g = NULL;
+    ch_input *in = NULL;
+    bool      is_open;
+
+    box_lock(t);
+    is_open = accepts(t);
+    if (is_open)
+        in = add_input(t, notice->kind);
+    if (in != NULL) {
+        *in = *notice;
+        g = announce(t);
+    }
+    box_unlock(t);
+    open_gate(t, g, from);
+    return in != NULL || !is_open;
+}
+
+bool ch__mailbox_put_broke(ch_threads_task *t, ch_link *l, uint64_t before,
+                           ch_threads_task *from)
+{
+    return put_notice(t, &(ch_input){.kind = CH_INPUT_BROKE, .broke = {l, before}}, from);
+}
+
+bool ch__mailbox_put_left(ch_threads_task *t, ch_back left, ch_threads_task *from)
+{
+    return put_notice(t, &(ch_input){.kind = CH_INPUT_LEFT, .left = left}, from);
 }
 
 /* The emptied array of the last call becomes the new mailbox, so nothing is allocated. */
 int ch__mailbox_get_all(ch_threads_task *t)
 {
-    ch_frame *empty = t->received;
+    ch_input *empty = t->received;
     int       cap = t->cap_received, n;
 
     if (!atomic_load_explicit(&t->has_events, memory_order_relaxed))
@@ -161,7 +236,7 @@ void ch__mailbox_wake_waiters(ch_threads_task *t)
     t->wait_seq++; /* also for a waiter that is about to sleep */
     box_unlock(t);
     if (any)
-        ch__gate_open(&t->waiter_gate);
+        ch__threads_wake(t->task.net, &t->waiter_gate);
 }
 
 void ch__mailbox_wake_worker(ch_threads_task *t)
@@ -175,7 +250,7 @@ void ch__mailbox_wake_worker(ch_threads_task *t)
     t->is_thread_asleep = false;
     box_unlock(t);
     if (is_asleep)
-        ch__gate_open(&t->thread_gate);
+        ch__threads_wake(t->task.net, &t->thread_gate);
 }
 
 void ch__mailbox_ensure_reader(ch_threads_task *t, bool has_more)
@@ -194,7 +269,7 @@ void ch__mailbox_ensure_reader(ch_threads_task *t, bool has_more)
         g = pick_reader(t);
     box_unlock(t);
     if (g != NULL)
-        ch__gate_open(g);
+        ch__threads_wake(t->task.net, g);
 }
 
 void ch__mailbox_add_reader(ch_threads_task *t, int more)
@@ -241,12 +316,13 @@ static bool must_run(const ch_threads_task *t, const unsigned *wait_seq)
  *
  * Yields once, because the system tends to wake a thread on the core of the thread that woke
  * it, and that thread cannot run while this thread spins. The yield costs nothing if no thread
- * waits for the core. */
+ * waits for the core. The thread makes progress on the engine meanwhile, if the wire asks. */
 static bool spin(const ch_threads_task *t, const unsigned *wait_seq)
 {
-    ch_threads *net = net_of(t);
-    int64_t     until;
-    bool        has_yielded = false;
+    ch_threads  *net = net_of(t);
+    ch_net_wire *w = atomic_load_explicit(&net->net.sleeper, memory_order_acquire);
+    int64_t      until;
+    bool         has_yielded = false;
 
     if (net->spin_ns == 0)
         return must_run(t, wait_seq);
@@ -260,6 +336,8 @@ static bool spin(const ch_threads_task *t, const unsigned *wait_seq)
         if (!has_yielded)
             sched_yield();
         has_yielded = true;
+        if (w->polls_while_spins)
+            w->ops->sleep(w, NULL, 0, INT64_MIN);
     } while (may_spin(net) && ch__now_ns() < until);
     return false;
 }
@@ -267,7 +345,7 @@ static bool spin(const ch_threads_task *t, const unsigned *wait_seq)
 static void park(ch_threads *net, ch_gate *g, unsigned seen, int64_t until)
 {
     atomic_fetch_sub(&net->n_awake, 1);
-    ch__gate_idle_until(g, seen, until);
+    ch__threads_sleep(&net->net, g, seen, until);
     atomic_fetch_add(&net->n_awake, 1);
 }
 

@@ -19,11 +19,13 @@
  * means either of the two.
  *
  * Calls. A call has a deadline and ends exactly once: with a reply, or with the reason why
- * there is none (ch_ending). The network may lose a call, deliver it twice, and deliver calls
+ * there is none (ch_ending). The deadline counts silence: while bulk bytes move over the link, a
+ * call gets up to 64 times its time. The network may lose a call, deliver it twice, and deliver calls
  * in another order than they were made. A second reply to a call is dropped.
  *
  * Limits. No queue grows without bound. A link has room for a number of pending calls and for a
- * number of bytes in them. A call beyond that ends at once as CH_ENDED_NO_ROOM, and the task
+ * number of bytes in them, which the peer announces; until then for 8 calls and 1 MiB. A call
+ * beyond that ends at once as CH_ENDED_NO_ROOM, and the task
  * may make it again later. The end of a call, for any reason, is an event of its own: no event
  * is delivered while the task handles another.
  *
@@ -166,9 +168,34 @@ void ch__outbox_work(ch_outbox *outbox, uint64_t    id, void (*run)(void *arg),
 
 /* Return how many more calls, and how many more bytes, a link has room for. 0: a call would end
  * as CH_ENDED_NO_ROOM. */
-int         ch__link_calls(const ch_link *l);
-int64_t     ch__link_bytes(const ch_link *l);
+int         ch__link_calls(ch_link *l);
+int64_t     ch__link_bytes(ch_link *l);
 const char *ch__link_name(const ch_link *l); /* name of the peer */
+/* Returns the time at which anything was last received from the peer; 0: never. It is in the
+ * task's time. */
+int64_t ch__link_received_at(const ch_link *l);
+
+/* ---- roles ---- */
+
+/* The role of a task in its job, as a bit: the first part of its name ("worker" of "worker/1").
+ * The role of a peer in another process is the role that its connection has proved. */
+typedef enum ch_net_role {
+    CH_ROLE_CHIEF = 1,
+    CH_ROLE_WORKER = 2,
+    CH_ROLE_PS = 4,
+    CH_ROLE_EVALUATOR = 8,
+    CH_ROLE_OTHER = 16
+} ch_net_role;
+
+ch_net_role ch__role_of(const char *task);
+const char *ch__role_name(unsigned role);
+
+/* A method of a task, and the roles that may call it. Calls of other roles end with
+ * PERMISSION_DENIED, and the task does not receive them. */
+typedef struct ch_net_method {
+    const char *name; /* for error messages; NULL: there is no such method */
+    unsigned    callers; /* ch_net_role bits */
+} ch_net_method;
 
 /* ---- tasks ---- */
 
@@ -180,6 +207,9 @@ typedef struct ch_task_options {
     ch_status (*make)(void *arg, ch_task *t, uint64_t incarnation, ch_outbox *outbox,
                       void **self);
     void *arg;
+    /* By number of the method; NULL: every role may call every method. Not copied. */
+    const ch_net_method *methods;
+    int                  n_methods;
     /* Room of each link to this task. 0: 64 calls, and 1 GiB. A larger message is sent if the
      * link has no other pending call. */
     int     calls;
@@ -225,6 +255,12 @@ void ch__task_kill(ch_task *t);
  * is alive. The caller must hold no task's lock. */
 CH_MUST_CHECK ch_status ch__task_restart(ch_task *t);
 
+/* Sets the address of a task of another process in the net's book, or removes it if `address` is
+ * NULL. Links find the wire to a peer by the peer's address; tasks of this process need none. If
+ * the address changes, pending calls on links to the old one end as CH_ENDED_LOST. Any thread
+ * may call it. Returns INVALID_ARGUMENT if the name is longer than 63 bytes. */
+CH_MUST_CHECK ch_status ch__net_set_address(ch_net *net, const char *task, const char *address);
+
 /* Kills all tasks and frees them with their links. Peers are not notified. NULL is allowed. */
 void ch__net_free(ch_net *net);
 
@@ -246,6 +282,7 @@ typedef struct ch_sim_options {
      * multiplied by 1 to 100. */
     int  drop, twice, late;
     int  work_us; /* longest virtual duration of work; 0: 1000 */
+    int64_t bytes_per_ms; /* speed of frames of 64 KiB and more; 0: no limit */
     bool encode;  /* encode every frame as bytes and decode it again, as a network would */
 } ch_sim_options;
 CH_MUST_CHECK ch_status ch__net_sim(const ch_sim_options *opt, ch_net **out);
@@ -256,6 +293,9 @@ void    ch__sim_run_until(ch_net *net, int64_t now);
 int64_t ch__sim_now(const ch_net *net); /* the virtual clock in ns */
 /* Starts or ends a network partition between two tasks: frames both ways are lost. */
 void ch__sim_cut(ch_net *net, const char *a, const char *b, bool is_cut);
+/* Breaks the connection between two tasks, if they have one. Both are told after a delay. The
+ * next call between them makes another connection. */
+void ch__sim_break(ch_net *net, const char *a, const char *b);
 /* Advances the clock by `ns` without executing events, as if the machine had been suspended. */
 void ch__sim_jump(ch_net *net, int64_t ns);
 /* Makes a task take `ns` for each call of a method from now on. Later calls wait. */

@@ -61,10 +61,19 @@ void ch__outbox_ending(ch_task *t, uint64_t id, ch_ending ending, ch_link *l)
 
 void ch__call_drop(ch_task *t, ch_pending *call)
 {
-    ch_link *l = call->link;
+    ch_link *l = call->made.link;
 
     l->n_calls--;
-    l->n_bytes -= call->bytes;
+    l->n_bytes -= call->made.bytes;
+    ch__pending_drop(&t->table, call);
+}
+
+void ch__received_drop(ch_task *t, ch_pending *call)
+{
+    ch_back back = call->received.back;
+
+    if (back.wire->counts_calls)
+        ch__slots_call_ended(&back.wire->slots, back);
     ch__pending_drop(&t->table, call);
 }
 
@@ -76,16 +85,6 @@ static ch_outgoing *add_outgoing(ch_outbox *outbox)
     return &outbox->item[outbox->n++];
 }
 
-/* A message that is larger than the room of the link is sent if no other call is pending. */
-static bool has_room(const ch_link *l, int64_t bytes)
-{
-    int     calls;
-    int64_t max_bytes;
-
-    l->task->net->wire->room(l, &calls, &max_bytes);
-    return l->n_calls < calls && (l->n_calls == 0 || l->n_bytes <= max_bytes - bytes);
-}
-
 void ch__outbox_call(ch_outbox *outbox, ch_link *to, ch_message *m, const ch_call_options *opt)
 {
     ch_task     *t = outbox->task;
@@ -94,7 +93,7 @@ void ch__outbox_call(ch_outbox *outbox, ch_link *to, ch_message *m, const ch_cal
     ch_pending  *e = NULL;
 
     assert(ch__pending_find(&t->table, CH_PENDING_CALL, opt->id) == NULL);
-    if (t->is_alive && has_room(to, bytes)) {
+    if (t->is_alive && ch__link_has_room(to, bytes)) {
         if (ch__pending_reserve(&t->table, 1) && (item = add_outgoing(outbox)) != NULL)
             e = ch__pending_add(&t->table, CH_PENDING_CALL, opt->id, opt->deadline);
         else
@@ -106,8 +105,9 @@ void ch__outbox_call(ch_outbox *outbox, ch_link *to, ch_message *m, const ch_cal
         ch__message_unref(m);
         return;
     }
-    e->link = to;
-    e->bytes = bytes;
+    ch__call_set_timeout(e, t->now, opt->deadline > t->now ? opt->deadline - t->now : 1);
+    e->made.link = to;
+    e->made.bytes = bytes;
     to->n_calls++;
     to->n_bytes += bytes;
     *item =
@@ -115,7 +115,7 @@ void ch__outbox_call(ch_outbox *outbox, ch_link *to, ch_message *m, const ch_cal
                                 .call = ch__pending_number(&t->table, e),
                                 .from = t->incarnation,
                                 .to = opt->incarnation,
-                                .timeout = opt->deadline > t->now ? opt->deadline - t->now : 1,
+                                .timeout = e->timeout,
                                 .message = m},
                       .link = to};
 }
@@ -132,9 +132,9 @@ void ch__outbox_cancel(ch_outbox *outbox, uint64_t id)
     if (item != NULL)
         *item = (ch_outgoing){
             .frame = {.kind = CH_FRAME_CANCEL, .call = ch__pending_number(&t->table, e)},
-            .link = e->link,
-            .bytes = e->bytes};
-    ch__outbox_ending(t, id, CH_ENDED_CANCELLED, e->link);
+            .link = e->made.link,
+            .bytes = e->made.bytes};
+    ch__outbox_ending(t, id, CH_ENDED_CANCELLED, e->made.link);
     ch__call_drop(t, e);
 }
 
@@ -152,10 +152,10 @@ static void add_reply(ch_outbox *outbox, ch_call_id call, ch_frame f)
     f.kind = CH_FRAME_REPLY;
     f.call = e->id;
     f.from = t->incarnation;
-    f.to = e->incarnation;
-    f.back = e->link;
+    f.to = e->received.incarnation;
+    f.back = e->received.back;
     *item = (ch_outgoing){.frame = f};
-    ch__pending_drop(&t->table, e);
+    ch__received_drop(t, e);
 }
 
 void ch__outbox_reply(ch_outbox *outbox, ch_call_id call, ch_message *m)
@@ -205,7 +205,8 @@ static void send_call(ch_task *t, ch_outgoing *item)
 {
     ch_frame    f = item->frame;
     uint64_t    number = f.call;
-    ch_ending   ending = t->net->wire->call(item->link, &f);
+    ch_net_wire *wire = item->link->wire;
+    ch_ending    ending = wire != NULL ? wire->ops->call(item->link, &f) : CH_ENDED_LOST;
     ch_pending *e;
 
     if (ending == CH_ENDED_OK)
@@ -220,17 +221,15 @@ static void send_call(ch_task *t, ch_outgoing *item)
 
 void ch__outbox_flush(ch_outbox *outbox)
 {
-    const ch_wire_ops *wire = outbox->task->net->wire;
-
     for (int i = 0; i < outbox->n; i++) {
         ch_outgoing *item = &outbox->item[i];
 
         if (item->frame.kind == CH_FRAME_CALL)
             send_call(outbox->task, item);
         else if (item->frame.kind == CH_FRAME_REPLY)
-            wire->reply(outbox->task, item->frame.back, &item->frame);
-        else
-            wire->cancel(item->link, item->frame.call, item->bytes);
+            item->frame.back.wire->ops->reply(outbox->task, item->frame.back, &item->frame);
+        else if (item->link->wire != NULL)
+            item->link->wire->ops->cancel(item->link, item->frame.call, item->bytes);
     }
     outbox->n = 0;
 }

@@ -209,6 +209,13 @@ void ch__pending_move(ch_pending_table *t, ch_pending *e, int64_t at)
     heap_add(t, (int)(e - t->entry));
 }
 
+void ch__pending_defer(ch_pending_table *t, ch_pending *e, int64_t at)
+{
+    heap_remove(t, (int)(e - t->entry));
+    e->at = at;
+    heap_add(t, (int)(e - t->entry));
+}
+
 void ch__pending_drop(ch_pending_table *t, ch_pending *e)
 {
     int i = (int)(e - t->entry);

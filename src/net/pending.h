@@ -14,6 +14,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "net/slots.h"
+
 typedef enum ch_pending_kind {
     CH_PENDING_FREE,    /* the slot holds no entry */
     CH_PENDING_CALL,    /* a call that the task made */
@@ -30,10 +32,20 @@ typedef struct ch_pending {
     uint64_t    id;
     int64_t     at;          /* time of expiry in ns; INT64_MAX: never */
     uint64_t    sequence;    /* the table's sequence when the entry was added or last moved */
-    int64_t     bytes;       /* call: bytes of its link's room that the call takes */
-    uint64_t    incarnation; /* received call: incarnation of the caller */
-    void       *link;        /* call: its ch_link; received call: ch_frame.back of the call */
-    const char *name;        /* received call: name of the caller */
+    /* Call: ns that the caller waits while no bulk bytes move; the time in ns at which the call
+     * is late even if they do. */
+    int64_t timeout, last;
+    union {
+        struct {
+            struct ch_link *link;
+            int64_t         bytes; /* of the link's room that the call takes */
+        } made;
+        struct {
+            ch_back     back;
+            uint64_t    incarnation; /* of the caller */
+            const char *name;        /* of the caller */
+        } received;
+    };
 } ch_pending;
 
 /* Zero-initialise a table to begin. */
@@ -56,6 +68,8 @@ void ch__pending_free(ch_pending_table *t);
 ch_pending *ch__pending_add(ch_pending_table *t, ch_pending_kind kind, uint64_t id, int64_t at);
 /* Changes the time of expiry. */
 void ch__pending_move(ch_pending_table *t, ch_pending *e, int64_t at);
+/* Sets a later time of expiry, and keeps the sequence. */
+void ch__pending_defer(ch_pending_table *t, ch_pending *e, int64_t at);
 /* Removes an entry. */
 void ch__pending_drop(ch_pending_table *t, ch_pending *e);
 /* Returns the call or timer with this id, or NULL. Received calls cannot be found this way,

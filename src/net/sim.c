@@ -8,6 +8,11 @@
  * work, or an ending to be delivered. The earliest event is executed next. At equal times the
  * heap comes first, then the tasks in the order in which they were started.
  *
+ * Two tasks that call each other have a connection, which begins with the first call and has a
+ * slot of the wire (slots.h). It ends when a task ends, and when a test breaks it. Both tasks are
+ * told later: their calls over it are lost, and the calls that they received by it are cancelled.
+ * Frames that were sent before may still arrive. Replies to these are ignored.
+ *
  * Invariants:
  *   1. Every random number is a function of the seed and a counter, and nothing depends on an
  *      address or a real clock. So a seed replays exactly, and gives the same ch__sim_hash.
@@ -45,12 +50,19 @@ typedef struct sim_event {
     uint64_t       sequence;
     sim_event_kind kind;
     sim_task      *from, *to; /* NULL in a SIM_FUNCTION */
-    ch_frame       frame;
+    ch_frame       frame;     /* SIM_BREAK: `back` is the connection that has ended */
     uint64_t       before;    /* SIM_BREAK: ends calls made before this sequence of the table */
     bool           is_queued; /* a slow task handles the call, or calls before it */
     void (*fn)(void *arg);
     void *arg;
 } sim_event;
+
+/* The connection in a slot: the latest, if it has ended. */
+typedef struct sim_connection {
+    ch_task *a, *b;
+    ch_back  back;
+    bool     is_open;
+} sim_connection;
 
 /* The two ends of a network partition. */
 typedef struct cut {
@@ -59,6 +71,7 @@ typedef struct cut {
 
 typedef struct sim {
     ch_net         net; /* must be first */
+    ch_net_wire    wire;
     ch_sim_options opt;
     int64_t        now;
     uint64_t       n_drawn, n_begun, sequence, hash;
@@ -67,6 +80,8 @@ typedef struct sim {
     int            n_heap, cap_heap;
     cut           *cuts;
     int            n_cuts, cap_cuts;
+    sim_connection *connection; /* by slot */
+    int             n_connections, cap_connections;
 } sim;
 
 static sim *sim_of(const ch_task *t)
@@ -209,15 +224,57 @@ static ch_status recode(ch_frame *f)
         return st;
     }
     r.frame.name = f->name;
+    r.frame.role = f->role;
     r.frame.back = f->back;
     ch__frame_drop(f);
     *f = r.frame;
     return CH_OK;
 }
 
+static ch_link *link_between(ch_task *t, const ch_task *peer)
+{
+    for (int i = 0; i < t->n_links; i++)
+        if (strcmp(t->link[i]->name, peer->name) == 0)
+            return t->link[i];
+    return NULL;
+}
+
+/* Records that bulk bytes move over the connection of two tasks until the time `at`. */
+static void bulk_moves(ch_task *a, ch_task *b, ch_back back, int64_t at)
+{
+    ch_link *ab = link_between(a, b), *ba = link_between(b, a);
+
+    if (ab != NULL)
+        ch__link_moved(ab, at);
+    if (ba != NULL)
+        ch__link_moved(ba, at);
+    ch__back_moved(back, at);
+}
+
+/* Returns how long a frame is on its way because of its size. Its bytes move until then. */
+static int64_t transfer_time(const sim *s, const ch_frame *f)
+{
+    int64_t bytes = f->message != NULL ? ch__message_size(f->message) : 0;
+
+    return s->opt.bytes_per_ms > 0 && bytes >= (int64_t)CH_BULK_BYTES
+               ? bytes * ns_per_ms / s->opt.bytes_per_ms
+               : 0;
+}
+
+/* Counts a reply as unsent, or no longer so (sign -1). */
+static void count_reply(sim *s, const ch_frame *f, int sign)
+{
+    ch_slot *slot = ch__slots_at(&s->wire.slots, f->back);
+
+    if (f->kind == CH_FRAME_REPLY && f->message != NULL && slot != NULL)
+        atomic_fetch_add(&slot->reply_bytes, sign * ch__message_size(f->message));
+}
+
 /* Puts a frame on the heap with a random delay, or drops it. Takes the frame over. */
 static void send_copy(sim *s, ch_task *from, ch_task *to, ch_frame f)
 {
+    int64_t transfer;
+
     if (find_cut(s, from->name, to->name) >= 0 || draw_chance(s, s->opt.drop)) {
         record(s, "dropped", to, f.call);
         ch__frame_drop(&f);
@@ -229,17 +286,24 @@ static void send_copy(sim *s, ch_task *from, ch_task *to, ch_frame f)
         ch__frame_drop(&f);
         return;
     }
-    if (!heap_add(s, (sim_event){.at = s->now + draw_delay(s),
+    transfer = transfer_time(s, &f);
+    if (!heap_add(s, (sim_event){.at = s->now + draw_delay(s) + transfer,
                                  .kind = SIM_FRAME,
                                  .from = sim_task_of(from),
                                  .to = sim_task_of(to),
-                                 .frame = f}))
+                                 .frame = f})) {
         ch__frame_drop(&f);
+        return;
+    }
+    count_reply(s, &f, 1);
+    if (transfer > 0)
+        bulk_moves(from, to, f.back, s->now + transfer);
 }
 
 static void send(sim *s, ch_task *from, ch_task *to, ch_frame *f)
 {
     f->name = from->name;
+    f->role = from->role;
     if (draw_chance(s, s->opt.twice)) {
         ch_frame other = *f;
 
@@ -251,52 +315,116 @@ static void send(sim *s, ch_task *from, ch_task *to, ch_frame *f)
     send_copy(s, from, to, *f);
 }
 
-static ch_status sim_listen(ch_task *t)
+/* ---- connections ---- */
+
+/* Returns the open connection between two tasks, or NULL. */
+static sim_connection *find_connection(const sim *s, const ch_task *a, const ch_task *b)
 {
-    (void)t;
+    for (int i = 0; i < s->n_connections; i++) {
+        sim_connection *c = &s->connection[i];
+
+        if (c->is_open && ((c->a == a && c->b == b) || (c->a == b && c->b == a)))
+            return c;
+    }
+    return NULL;
+}
+
+/* Opens a connection. Returns NULL if memory is exhausted. */
+static sim_connection *connect(sim *s, ch_task *a, ch_task *b)
+{
+    ch_back         back;
+    sim_connection *c;
+
+    if (!ch__grow((void **)&s->connection, &s->cap_connections, s->n_connections + 1,
+                  sizeof(*c)) ||
+        !ch__slots_add(&s->wire.slots, &s->wire, NULL, &back))
+        return NULL;
+    if ((int)back.slot == s->n_connections)
+        s->n_connections++;
+    c = &s->connection[back.slot];
+    *c = (sim_connection){a, b, back, true};
+    return c;
+}
+
+/* Tells a task, after a delay, that its connection with `peer` has ended. */
+static void announce_break(sim *s, ch_task *t, ch_task *peer, ch_back back)
+{
+    if (t->is_alive)
+        heap_add(s, (sim_event){.at = s->now + draw_delay(s),
+                                .kind = SIM_BREAK,
+                                .from = sim_task_of(peer),
+                                .to = sim_task_of(t),
+                                .frame = {.back = back},
+                                .before = t->table.sequence});
+}
+
+static ch_back disconnect(sim *s, sim_connection *c)
+{
+    c->is_open = false;
+    bulk_moves(c->a, c->b, c->back, 0);
+    ch__slots_end(&s->wire.slots, c->back);
+    return c->back;
+}
+
+static ch_status sim_connect(ch_net_wire *w, ch_link *l, const char *address)
+{
+    const ch_task *peer = ch__net_find(w->net, l->name);
+
+    (void)address;
+    if (peer == NULL)
+        return CH_NOT_FOUND;
+    ch__link_set_credit(l, peer->opt.calls, peer->opt.bytes);
     return CH_OK;
 }
 
-static ch_status sim_connect(ch_link *l)
+/* Returns the path of a link's calls, over the connection to the peer. Returns false if memory is
+ * exhausted. */
+static bool path_of(ch_link *l, ch_task **peer, ch_back *back)
 {
-    (void)l;
-    return CH_OK;
+    sim            *s = sim_of(l->task);
+    sim_connection *c;
+
+    *peer = ch__net_find(l->task->net, l->name);
+    c = find_connection(s, l->task, *peer);
+    if (c == NULL)
+        c = connect(s, l->task, *peer);
+    if (c != NULL)
+        *back = c->back;
+    return c != NULL;
 }
 
 static ch_ending sim_call(ch_link *l, ch_frame *f)
 {
-    ch_task *peer = ch__net_find(l->task->net, l->name);
+    ch_task *peer;
 
-    if (peer == NULL)
+    if (!path_of(l, &peer, &f->back))
         return CH_ENDED_LOST;
-    f->back = l->task;
     send(sim_of(l->task), l->task, peer, f);
     return CH_ENDED_OK;
 }
 
 static void sim_cancel(ch_link *l, uint64_t call, int64_t bytes)
 {
-    ch_task *peer = ch__net_find(l->task->net, l->name);
-    ch_frame f = {
-        .kind = CH_FRAME_CANCEL, .call = call, .from = l->task->incarnation, .back = l->task};
+    ch_task *peer;
+    ch_frame f = {.kind = CH_FRAME_CANCEL, .call = call, .from = l->task->incarnation};
 
     (void)bytes;
-    if (peer != NULL)
+    if (path_of(l, &peer, &f.back))
         send(sim_of(l->task), l->task, peer, &f);
 }
 
-static void sim_reply(ch_task *t, void *back, ch_frame *f)
+static void sim_reply(ch_task *t, ch_back back, ch_frame *f)
 {
-    f->back = NULL;
-    send(sim_of(t), t, back, f);
-}
+    sim                  *s = sim_of(t);
+    const sim_connection *c = &s->connection[back.slot];
 
-static void sim_room(const ch_link *l, int *calls, int64_t *bytes)
-{
-    const ch_task *peer = ch__net_find(l->task->net, l->name);
-
-    *calls = peer != NULL ? peer->opt.calls : CH_LINK_CALLS;
-    *bytes = peer != NULL ? peer->opt.bytes : CH_LINK_BYTES;
+    if (ch__slots_at(&s->wire.slots, back) == NULL) {
+        record(s, "stale", t, f->call);
+        ch__frame_drop(f);
+        return;
+    }
+    f->back = back;
+    send(s, t, c->a == t ? c->b : c->a, f);
 }
 
 static void sim_close_link(ch_link *l)
@@ -304,24 +432,23 @@ static void sim_close_link(ch_link *l)
     (void)l;
 }
 
-/* Notifies each peer with a probability of 70 % after a delay, as if the system closed the
- * connection. The other peers are not notified, as if the machine lost its power. Frames sent
- * before may still arrive. */
-static void sim_close(ch_task *t)
+/* Ends the connections of a task that has ended, each with a probability of 70 %, as if the
+ * system closed them. The others stay open, as if the machine lost its power. */
+static void sim_close(ch_net_wire *w, ch_task *t)
 {
-    sim *s = sim_of(t);
+    sim *s;
 
-    for (int i = 0; i < s->net.n_tasks; i++) {
-        ch_task *peer = s->net.task[i];
+    if (t == NULL) {
+        ch__slots_free(&w->slots);
+        return;
+    }
+    s = sim_of(t);
+    for (int i = 0; i < s->n_connections; i++) {
+        sim_connection *c = &s->connection[i];
 
-        if (peer == t || !peer->is_alive || !draw_chance(s, 700))
+        if (!c->is_open || (c->a != t && c->b != t) || !draw_chance(s, 700))
             continue;
-        heap_add(s, (sim_event){.at = s->now + draw_delay(s),
-                                .kind = SIM_BREAK,
-                                .from = sim_task_of(t),
-                                .to = sim_task_of(peer),
-                                .frame = {.from = t->incarnation},
-                                .before = peer->table.sequence});
+        announce_break(s, c->a == t ? c->b : c->a, t, disconnect(s, c));
     }
 }
 
@@ -378,13 +505,8 @@ static void task_unlock(sim_task *t)
  * replied to as lost, as a system does if no process listens. */
 static void arrive_at_dead_task(sim *s, sim_event *c)
 {
-    ch_frame lost = {.kind = CH_FRAME_REPLY,
-                     .ending = CH_ENDED_LOST,
-                     .call = c->frame.call,
-                     .to = c->frame.from};
-
     if (c->frame.kind == CH_FRAME_CALL && draw_chance(s, 700))
-        send(s, &c->to->task, &c->from->task, &lost);
+        ch__call_refuse(&c->to->task, &c->frame);
     ch__frame_drop(&c->frame);
 }
 
@@ -404,33 +526,52 @@ static bool queue_if_busy(sim *s, sim_event *c)
     return heap_add(s, *c);
 }
 
+/* Handles an input in a turn of the task, if it is alive. */
+static void take(sim_task *t, ch_input *in)
+{
+    if (!t->task.is_alive)
+        return;
+    task_lock(t);
+    ch__task_take(&t->task, in);
+    task_unlock(t);
+}
+
+/* Puts a call off for a while if its connection has too many calls or replies pending. */
+static bool wait_for_room(sim *s, sim_event *c)
+{
+    if (c->frame.kind != CH_FRAME_CALL || ch__back_may_deliver(&c->to->task, c->frame.back))
+        return false;
+    c->at = s->now + 100 * ns_per_us;
+    return heap_add(s, *c);
+}
+
+static void pass_frame(sim *s, sim_event *c)
+{
+    ch_link *l = link_between(&c->to->task, &c->from->task);
+
+    record_frame(s, &c->to->task, &c->frame);
+    if (l != NULL && c->frame.from != 0)
+        ch__link_received(l, s->now);
+    if (c->frame.kind == CH_FRAME_CALL)
+        ch__slots_deliver(&s->wire.slots, c->frame.back);
+    take(c->to, &(ch_input){.frame = c->frame});
+}
+
 static void arrive_frame(sim *s, sim_event *c)
 {
     ch_task *to = &c->to->task;
+
+    count_reply(s, &c->frame, -1);
 
     if (find_cut(s, c->from->task.name, to->name) >= 0) {
         record(s, "cut", to, c->frame.call);
         ch__frame_drop(&c->frame);
     } else if (!to->is_alive) {
         arrive_at_dead_task(s, c);
-    } else if (queue_if_busy(s, c)) {
+    } else if (wait_for_room(s, c) || queue_if_busy(s, c)) {
         record(s, "waits", to, c->frame.call);
     } else {
-        record_frame(s, to, &c->frame);
-        task_lock(c->to);
-        ch__task_receive(to, &c->frame);
-        task_unlock(c->to);
-    }
-}
-
-/* Cancels the received calls of a caller that has ended: their deadline is now. */
-static void cancel_received(ch_task *t, const ch_task *by, uint64_t incarnation)
-{
-    for (int i = 0; i < t->table.cap; i++) {
-        const ch_pending *o = &t->table.entry[i];
-
-        if (o->kind == CH_PENDING_RECEIVED && o->link == by && o->incarnation <= incarnation)
-            ch__pending_move(&t->table, &t->table.entry[i], t->now);
+        pass_frame(s, c);
     }
 }
 
@@ -441,12 +582,11 @@ static void break_link(sim *s, const sim_event *c)
     if (!t->is_alive)
         return;
     record(s, "broke", t, c->before);
-    task_lock(c->to);
     for (int i = 0; i < t->n_links; i++)
         if (strcmp(t->link[i]->name, c->from->task.name) == 0)
-            ch__task_link_lost(t, t->link[i], c->before);
-    cancel_received(t, &c->from->task, c->frame.from);
-    task_unlock(c->to);
+            take(c->to,
+                 &(ch_input){.kind = CH_INPUT_BROKE, .broke = {t->link[i], c->before}});
+    take(c->to, &(ch_input){.kind = CH_INPUT_LEFT, .left = c->frame.back});
 }
 
 static void run_heap_event(sim *s)
@@ -649,16 +789,15 @@ static void sim_free(ch_net *net)
         ch__frame_drop(&s->heap[i].frame);
     ch__free(s->heap);
     ch__free(s->cuts);
+    ch__free(s->connection);
     ch__net_close(net);
     ch__free(s);
 }
 
-static const ch_wire_ops wire = {.listen = sim_listen,
-                                 .connect = sim_connect,
+static const ch_wire_ops wire = {.connect = sim_connect,
                                  .call = sim_call,
                                  .cancel = sim_cancel,
                                  .reply = sim_reply,
-                                 .room = sim_room,
                                  .close_link = sim_close_link,
                                  .close = sim_close};
 
@@ -696,7 +835,9 @@ ch_status ch__net_sim(const ch_sim_options *opt, ch_net **out)
         ch__free(s);
         return st;
     }
-    s->net.wire = &wire;
+    s->wire.ops = &wire;
+    s->wire.reaches_names = s->wire.counts_calls = true;
+    ch__net_add_wire(&s->net, &s->wire);
     s->net.driver = &driver;
     s->net.task_bytes = sizeof(sim_task);
     s->hash = CH_HASH_START;
@@ -743,6 +884,20 @@ void ch__sim_cut(ch_net *net, const char *a, const char *b, bool is_cut)
     s->cuts[s->n_cuts] = (cut){{0}, {0}};
     memcpy(s->cuts[s->n_cuts].a, a, strnlen(a, sizeof(s->cuts->a) - 1));
     memcpy(s->cuts[s->n_cuts++].b, b, strnlen(b, sizeof(s->cuts->b) - 1));
+}
+
+void ch__sim_break(ch_net *net, const char *a, const char *b)
+{
+    sim            *s = as_sim(net);
+    ch_task        *x = ch__net_find(net, a), *y = ch__net_find(net, b);
+    sim_connection *c = find_connection(s, x, y);
+    ch_back         back;
+
+    if (c == NULL)
+        return;
+    back = disconnect(s, c);
+    announce_break(s, x, y, back);
+    announce_break(s, y, x, back);
 }
 
 void ch__sim_jump(ch_net *net, int64_t ns)

@@ -19,10 +19,20 @@ ch_status ch__net_init(ch_net *net)
                : ch__fail(CH_RESOURCE_EXHAUSTED, "net: cannot create a mutex");
 }
 
+/* Releases the wire of a link. */
+static void link_close(ch_link *l)
+{
+    if (l->wire != NULL)
+        l->wire->ops->close_link(l);
+    l->wire = NULL;
+    ch__free(l->address);
+    l->address = NULL;
+}
+
 static void task_free(ch_task *t)
 {
     for (int i = 0; i < t->n_links; i++) {
-        t->net->wire->close_link(t->link[i]);
+        link_close(t->link[i]);
         ch__free(t->link[i]);
     }
     ch__pending_free(&t->table);
@@ -38,6 +48,11 @@ void ch__net_close(ch_net *net)
     for (int i = 0; i < net->n_tasks; i++)
         task_free(net->task[i]);
     ch__free(net->task);
+    for (int i = 0; i < net->n_wires; i++)
+        net->wire[i]->ops->close(net->wire[i], NULL);
+    for (int i = 0; i < net->n_book; i++)
+        ch__free(net->book[i].address);
+    ch__free(net->book);
     pthread_mutex_destroy(&net->lock);
 }
 
@@ -67,6 +82,109 @@ void ch__net_free(ch_net *net)
         net->driver->free(net);
 }
 
+/* ---- wires and addresses ---- */
+
+void ch__net_add_wire(ch_net *net, ch_net_wire *w)
+{
+    assert(net->n_wires < CH_NET_WIRES && net->n_tasks == 0);
+    w->net = net;
+    net->wire[net->n_wires++] = w;
+    if (w->ops->sleep != NULL)
+        atomic_store(&net->sleeper, w);
+}
+
+static ch_book_entry *book_find(const ch_net *net, const char *name)
+{
+    for (int i = 0; i < net->n_book; i++)
+        if (strcmp(net->book[i].name, name) == 0)
+            return &net->book[i];
+    return NULL;
+}
+
+/* Returns the entry of a task, added if need be, or NULL if memory is exhausted. */
+static ch_book_entry *book_add(ch_net *net, const char *name)
+{
+    ch_book_entry *e = book_find(net, name);
+
+    if (e != NULL)
+        return e;
+    if (!ch__grow((void **)&net->book, &net->cap_book, net->n_book + 1, sizeof(*e)))
+        return NULL;
+    e = &net->book[net->n_book++];
+    memcpy(e->name, name, strlen(name) + 1);
+    e->address = NULL;
+    return e;
+}
+
+ch_status ch__net_set_address(ch_net *net, const char *task, const char *address)
+{
+    ch_book_entry *e;
+    char          *copy = address != NULL ? ch__strdup(address) : NULL;
+
+    if (strlen(task) >= sizeof(e->name)) {
+        ch__free(copy);
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "address book: the name of a task has %zu characters (want at most "
+                        "%zu)",
+                        strlen(task), sizeof(e->name) - 1);
+    }
+    pthread_mutex_lock(&net->lock);
+    e = address == NULL || copy != NULL ? book_add(net, task) : NULL;
+    if (e != NULL) {
+        char *old = e->address;
+
+        e->address = copy;
+        copy = old;
+        atomic_fetch_add(&net->book_version, 1);
+    }
+    pthread_mutex_unlock(&net->lock);
+    ch__free(copy);
+    return e != NULL ? CH_OK : ch__fail_memory("address book");
+}
+
+/* Copies the address of a task; "": there is none. Returns NULL if memory is exhausted. The
+ * caller must free it. */
+static char *copy_address(ch_net *net, const char *name)
+{
+    const ch_book_entry *e;
+    char                *address;
+
+    pthread_mutex_lock(&net->lock);
+    e = book_find(net, name);
+    address = ch__strdup(e != NULL && e->address != NULL ? e->address : "");
+    pthread_mutex_unlock(&net->lock);
+    return address;
+}
+
+/* ---- roles ---- */
+
+static const struct {
+    ch_net_role role;
+    const char *name;
+} roles[] = {{CH_ROLE_CHIEF, "chief"},
+             {CH_ROLE_WORKER, "worker"},
+             {CH_ROLE_PS, "ps"},
+             {CH_ROLE_EVALUATOR, "evaluator"}};
+enum { N_ROLES = sizeof(roles) / sizeof(roles[0]) };
+
+ch_net_role ch__role_of(const char *task)
+{
+    size_t n = strcspn(task, "/");
+
+    for (int i = 0; i < N_ROLES; i++)
+        if (strlen(roles[i].name) == n && memcmp(roles[i].name, task, n) == 0)
+            return roles[i].role;
+    return CH_ROLE_OTHER;
+}
+
+const char *ch__role_name(unsigned role)
+{
+    for (int i = 0; i < N_ROLES; i++)
+        if (roles[i].role == role)
+            return roles[i].name;
+    return "other";
+}
+
 /* ---- starting ---- */
 
 static ch_status check_options(const ch_task_options *opt)
@@ -91,6 +209,7 @@ static void task_init(ch_task *t, ch_net *net, const ch_task_options *opt)
     memcpy(t->name, opt->name, strlen(opt->name) + 1);
     t->opt = *opt;
     t->opt.name = t->name;
+    t->role = ch__role_of(t->name);
     if (opt->calls == 0)
         t->opt.calls = CH_LINK_CALLS;
     if (opt->bytes == 0)
@@ -183,7 +302,9 @@ static void drop_work(ch_task *t)
 static void drop_pending(ch_task *t)
 {
     for (int i = 0; i < t->table.cap; i++)
-        if (t->table.entry[i].kind != CH_PENDING_FREE)
+        if (t->table.entry[i].kind == CH_PENDING_RECEIVED)
+            ch__received_drop(t, &t->table.entry[i]);
+        else if (t->table.entry[i].kind != CH_PENDING_FREE)
             ch__pending_drop(&t->table, &t->table.entry[i]);
     for (int i = 0; i < t->n_links; i++) {
         t->link[i]->n_calls = 0;
@@ -196,7 +317,8 @@ void *ch__incarnation_end(ch_task *t)
     void *self = t->self;
 
     clear_outbox(t);
-    t->net->wire->close(t);
+    for (int i = 0; i < t->net->n_wires; i++)
+        t->net->wire[i]->ops->close(t->net->wire[i], t);
     drop_pending(t);
     drop_work(t);
     t->is_alive = t->is_broken = false;
@@ -220,9 +342,6 @@ ch_status ch__incarnation_begin(ch_task *t)
     if (!ch__outbox_reserve(t))
         return ch__fail_memory("task");
     t->incarnation = t->net->driver->incarnation(t->net);
-    st = t->net->wire->listen(t);
-    if (st != CH_OK)
-        return st;
     t->is_alive = true;
     t->now = t->net->driver->now(t);
     st = t->opt.make(t->opt.arg, t, t->incarnation, &t->outbox, &t->self);
@@ -242,6 +361,92 @@ ch_status ch__incarnation_begin(ch_task *t)
 
 /* ---- links ---- */
 
+/* Connects a link by the first wire that reaches the peer. */
+static bool link_connect(ch_link *l, const char *address)
+{
+    ch_net *net = l->task->net;
+
+    ch__link_set_credit(l, CH_LINK_FIRST_CALLS, CH_LINK_FIRST_BYTES);
+    for (int i = 0; i < net->n_wires; i++)
+        if (net->wire[i]->ops->connect(net->wire[i], l, address) == CH_OK) {
+            l->wire = net->wire[i];
+            return true;
+        }
+    return false;
+}
+
+/* Ends the calls of a link whose peer has another address now. */
+static void link_leave(ch_link *l)
+{
+    ch_input broke = {.kind = CH_INPUT_BROKE, .broke = {l, UINT64_MAX}};
+
+    ch__outbox_flush(&l->task->outbox);
+    ch__task_take(l->task, &broke);
+    link_close(l);
+}
+
+bool ch__link_choose_wire(ch_link *l)
+{
+    unsigned version = atomic_load_explicit(&l->task->net->book_version, memory_order_acquire);
+    char    *address;
+
+    if (l->wire != NULL && (l->wire->reaches_names || l->book_version == version))
+        return true;
+    address = copy_address(l->task->net, l->name);
+    if (address == NULL)
+        return l->wire != NULL;
+    l->book_version = version;
+    if (l->wire != NULL && strcmp(l->address, address) == 0) {
+        ch__free(address);
+        return true;
+    }
+    if (l->wire != NULL)
+        link_leave(l);
+    if (link_connect(l, address))
+        l->address = address;
+    else
+        ch__free(address);
+    return l->wire != NULL;
+}
+
+bool ch__back_may_deliver(const ch_task *t, ch_back back)
+{
+    ch_slot *slot = ch__slots_at(&back.wire->slots, back);
+
+    return slot == NULL ||
+           (atomic_load_explicit(&slot->n_calls, memory_order_relaxed) < 2 * t->opt.calls &&
+            atomic_load_explicit(&slot->reply_bytes, memory_order_relaxed) <= CH_BACK_BYTES);
+}
+
+void ch__link_received(ch_link *l, int64_t now)
+{
+    atomic_store_explicit(&l->received_at, now, memory_order_relaxed);
+}
+
+void ch__link_moved(ch_link *l, int64_t now)
+{
+    atomic_store_explicit(&l->moved_at, now, memory_order_relaxed);
+}
+
+void ch__back_moved(ch_back back, int64_t now)
+{
+    ch_slot *slot = ch__slots_at(&back.wire->slots, back);
+
+    if (slot != NULL)
+        atomic_store_explicit(&slot->moved_at, now, memory_order_relaxed);
+}
+
+int64_t ch__link_received_at(const ch_link *l)
+{
+    return atomic_load_explicit(&l->received_at, memory_order_relaxed);
+}
+
+void ch__link_set_credit(ch_link *l, int calls, int64_t bytes)
+{
+    atomic_store_explicit(&l->credit_calls, calls, memory_order_relaxed);
+    atomic_store_explicit(&l->credit_bytes, bytes, memory_order_relaxed);
+}
+
 ch_link *ch__task_link(ch_task *t, const char *peer)
 {
     ch_link *l;
@@ -257,30 +462,49 @@ ch_link *ch__task_link(ch_task *t, const char *peer)
         return NULL;
     l->task = t;
     memcpy(l->name, peer, strlen(peer) + 1);
-    if (t->net->wire->connect(l) != CH_OK) {
-        ch__free(l);
-        return NULL;
-    }
     t->link[t->n_links++] = l;
+    (void)ch__link_choose_wire(l);
     return l;
 }
 
-int ch__link_calls(const ch_link *l)
+/* Returns how many calls, and how many bytes in them, may be pending on the link: the credit of
+ * the peer, less the room that the wire holds. */
+static int room_of(ch_link *l, int64_t *bytes)
 {
-    int     calls;
-    int64_t bytes;
+    int calls;
 
-    l->task->net->wire->room(l, &calls, &bytes);
+    if (l->wire == NULL || !l->wire->reaches_names)
+        (void)ch__link_choose_wire(l);
+    calls = atomic_load_explicit(&l->credit_calls, memory_order_relaxed) -
+            atomic_load_explicit(&l->n_held, memory_order_relaxed);
+    *bytes = atomic_load_explicit(&l->credit_bytes, memory_order_relaxed) -
+             atomic_load_explicit(&l->held_bytes, memory_order_relaxed);
+    return *bytes > 0 ? calls : 0;
+}
+
+bool ch__link_has_room(ch_link *l, int64_t bytes)
+{
+    int64_t max_bytes;
+    int     calls = room_of(l, &max_bytes);
+
+    return (l->n_calls < calls && (l->n_calls == 0 || l->n_bytes <= max_bytes - bytes)) ||
+           !CH_KEEPS(CREDIT);
+}
+
+int ch__link_calls(ch_link *l)
+{
+    int64_t bytes;
+    int     calls = room_of(l, &bytes);
+
     return calls > l->n_calls && (bytes > l->n_bytes || l->n_calls == 0) ? calls - l->n_calls
                                                                          : 0;
 }
 
-int64_t ch__link_bytes(const ch_link *l)
+int64_t ch__link_bytes(ch_link *l)
 {
-    int     calls;
     int64_t bytes;
+    int     calls = room_of(l, &bytes);
 
-    l->task->net->wire->room(l, &calls, &bytes);
     return calls > l->n_calls && bytes > l->n_bytes ? bytes - l->n_bytes : 0;
 }
 

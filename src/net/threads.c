@@ -1,15 +1,15 @@
 /* net/threads.c -- the driver that gives each task a thread.
  *
  * The main structs are ch_threads (a net) and ch_threads_task (threads.h). task.c calls the
- * functions of ch__threads_driver; inproc.c is the wire.
+ * functions of ch__threads_driver; inproc.c is a wire for it.
  *
- * Any thread that holds the task's lock (task_lock, a mutex) may take the frames out of the
+ * Any thread that holds the task's lock (task_lock, a mutex) may take the inputs out of the
  * mailbox and deliver them. Three kinds of threads do so: the task's own thread; a thread of
  * the program that is in ch__task_wait, so that a reply need not wake two threads; and the
  * helper, while the task's own thread runs work. mailbox.c decides which of them reads a
  * mailbox, and which must be woken.
  *
- * To put a frame into a mailbox takes the mailbox's lock only, for a few instructions. So no
+ * To put an input into a mailbox takes the mailbox's lock only, for a few instructions. So no
  * two tasks can wait for each other's task lock.
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -55,7 +55,7 @@ static void task_unlock(ch_threads_task *t)
     t->wakes.n = 0;
     atomic_store_explicit(&t->next_timer, ch__task_next_timer(&t->task), memory_order_relaxed);
     pthread_mutex_unlock(&t->task_lock);
-    ch__wakes_open(&wakes);
+    ch__wakes_open(t->task.net, &wakes);
 }
 
 /* Releases the lock, for a thread that is no reader of the mailbox: wakes the threads
@@ -73,12 +73,42 @@ static void task_unlock_and_wake(ch_threads_task *t)
 
 /* ---- incarnations ---- */
 
+/* Closes the mailbox. Calls in it end as lost. */
+static void close_mailbox(ch_threads_task *t)
+{
+    int       n;
+    ch_input *in = ch__mailbox_close(t, &n);
+
+    for (int i = 0; i < n; i++) {
+        if (in[i].kind != CH_INPUT_FRAME)
+            continue;
+        net_of(t)->frame_removed(&in[i].frame);
+        if (in[i].frame.kind == CH_FRAME_CALL)
+            ch__call_refuse(&t->task, &in[i].frame);
+        ch__frame_drop(&in[i].frame);
+    }
+    ch__free(in);
+}
+
+static ch_status incarnation_begin(ch_threads_task *t)
+{
+    ch_status st;
+
+    ch__mailbox_open(t);
+    st = ch__incarnation_begin(&t->task);
+    if (st != CH_OK)
+        close_mailbox(t);
+    return st;
+}
+
 /* Ends the incarnation. Its `self` stays as a zombie if its work runs, because the work may use
  * data of `self`. */
 static void incarnation_end(ch_threads_task *t)
 {
-    void *self = ch__incarnation_end(&t->task);
+    void *self;
 
+    close_mailbox(t);
+    self = ch__incarnation_end(&t->task);
     if (t->is_work_running)
         t->zombie = self;
     else
@@ -125,12 +155,12 @@ static void flush_if_due(ch_threads_task *t)
     if (t->task.outbox.n < FLUSH_FRAMES && t->task.now - t->flushed_at < flush_delay_ns)
         return;
     ch__outbox_flush(&t->task.outbox);
-    ch__wakes_open(&t->wakes);
+    ch__wakes_open(t->task.net, &t->wakes);
     t->flushed_at = t->task.now;
 }
 
-/* Delivers the frames of the mailbox, and returns their number. */
-static int deliver_frames(ch_threads_task *t)
+/* Delivers the inputs of the mailbox, and returns their number. */
+static int deliver_inputs(ch_threads_task *t)
 {
     ch_threads *net = net_of(t);
     int         n = ch__mailbox_get_all(t);
@@ -138,21 +168,24 @@ static int deliver_frames(ch_threads_task *t)
     if (n > 0)
         t->flushed_at = t->task.now = ch__now_ns();
     for (int i = 0; i < n; i++) {
-        net->frame_removed(&t->received[i]);
+        ch_input *in = &t->received[i];
+
+        if (in->kind == CH_INPUT_FRAME)
+            net->frame_removed(&in->frame);
         if (t->task.is_alive)
-            ch__task_receive(&t->task, &t->received[i]);
-        else
-            ch__frame_drop(&t->received[i]);
+            ch__task_take(&t->task, in);
+        else if (in->kind == CH_INPUT_FRAME)
+            ch__frame_drop(&in->frame);
         flush_if_due(t);
     }
     return n;
 }
 
-/* Delivers frames, expired timers and endings. Returns the number of frames and events. Sets
+/* Delivers inputs, expired timers and endings. Returns the number of inputs and events. Sets
  * *has_more if further endings can be delivered at once. Needs the task's lock. */
 static int deliver(ch_threads_task *t, bool *has_more)
 {
-    int n = deliver_frames(t);
+    int n = deliver_inputs(t);
 
     if (t->task.is_alive && ch__task_next_timer(&t->task) != INT64_MAX) {
         t->task.now = ch__now_ns();
@@ -266,7 +299,7 @@ static void helper_main(void *arg)
                 until = ch__min(until, help_task(threads_task_of(t)));
         }
         atomic_store(&n->helper_sleeps_until, until);
-        ch__gate_idle_until(&n->helper_gate, seen, until);
+        ch__threads_sleep(&n->net, &n->helper_gate, seen, until);
     }
 }
 
@@ -300,7 +333,7 @@ static ch_status start(ch_task *task)
     atomic_fetch_add(&n->n_awake, 1);
     st = ch__thread_start(task->name, thread_main, t, &t->thread);
     if (st == CH_OK)
-        st = ch__incarnation_begin(task);
+        st = incarnation_begin(t);
     else
         atomic_fetch_sub(&n->n_awake, 1);
     task_unlock(t);
@@ -477,7 +510,7 @@ static ch_status restart(ch_task *task)
              ? ch__fail(CH_FAILED_PRECONDITION,
                         "task %s: cannot restart, because it is alive; kill it first",
                         task->name)
-             : ch__incarnation_begin(task);
+             : incarnation_begin(t);
     task_unlock_and_wake(t);
     return st;
 }
@@ -493,7 +526,7 @@ static void threads_free(ch_net *net)
         kill(net->task[i]);
     /* Before `stop` destroys the locks of the tasks, because the helper tries to lock them. */
     atomic_store(&n->is_stopping, true);
-    ch__gate_open(&n->helper_gate);
+    ch__threads_wake(net, &n->helper_gate);
     ch__thread_join(n->helper);
     for (int i = 0; i < net->n_tasks; i++)
         stop(threads_task_of(net->task[i]));
@@ -501,19 +534,22 @@ static void threads_free(ch_net *net)
     ch__free(n);
 }
 
-ch_status ch__threads_init(ch_threads *n, int spin_us)
+ch_status ch__threads_init(ch_threads *n, ch_net_wire *wire, int spin_us)
 {
     ch_status st = ch__net_init(&n->net);
 
     if (st != CH_OK)
         return st;
     n->net.driver = &ch__threads_driver;
+    ch__net_add_wire(&n->net, wire);
     n->net.task_bytes = sizeof(ch_threads_task);
     n->n_cpus = ch__cpu_count();
     n->spin_ns = spin_us == CH_OFF ? 0 : (spin_us > 0 ? spin_us : 50) * ns_per_us;
     st = ch__thread_start("ch/helper", helper_main, n, &n->helper);
-    if (st != CH_OK)
+    if (st != CH_OK) {
+        n->net.n_wires = 0;
         ch__net_close(&n->net);
+    }
     return st;
 }
 

@@ -1,9 +1,10 @@
 /* net/threads.h -- the driver with a thread per task: the task's lock, its mailbox, its thread.
  *
  * A ch_threads_task has two locks. `task_lock` is the task's lock of net.h. `box_lock` is a
- * spin lock of the mailbox, into which a wire puts frames, and is held for a few instructions
- * only. threads.c delivers events; mailbox.c stores frames and decides which thread must be
- * woken for them.
+ * spin lock of the mailbox, into which a wire puts inputs, and is held for a few instructions
+ * only. threads.c delivers events; mailbox.c stores inputs and decides which thread must be
+ * woken for them. Threads sleep in a wire of the net (ch_wire_ops.sleep), so that the thread
+ * that has nothing to do makes progress on the engine.
  *
  * Three kinds of threads deliver the events of a task:
  *   - the task's own thread, which also runs the task's work;
@@ -35,7 +36,7 @@ typedef struct ch_threads_task {
     atomic_int      n_entering; /* threads of the program that wait for task_lock */
     atomic_int      n_waiters;  /* threads of the program that are in ch__task_wait */
     /* Guarded by task_lock. */
-    ch_frame *received; /* frames taken out of the mailbox, being delivered */
+    ch_input *received; /* inputs taken out of the mailbox, being delivered */
     int       cap_received;
     ch_wakes  wakes;
     int64_t   flushed_at;      /* time of the last flush of the outbox in ns */
@@ -45,10 +46,10 @@ typedef struct ch_threads_task {
     ch_gate   zombie_closed;   /* opened when `zombie` was closed */
     /* The mailbox, guarded by box_lock. */
     alignas(CH_ALIGN) atomic_flag box_lock;
-    atomic_bool has_events;   /* frames or endings to be delivered */
+    atomic_bool has_events;   /* inputs or endings to be delivered */
     atomic_bool has_new_work; /* for the task's own thread */
-    bool        is_open;      /* frames are accepted */
-    ch_frame   *in;
+    bool        is_open;      /* inputs are accepted */
+    ch_input   *in;
     int         n_in, cap_in;
     /* The state of the threads that deliver events. See the invariants of mailbox.c. */
     int         n_readers;         /* threads that will read the mailbox before they sleep */
@@ -79,26 +80,34 @@ typedef struct ch_threads {
 
 extern const ch_driver_ops ch__threads_driver;
 
-/* Initialises all fields except the wire and `frame_removed`, and starts the helper. `spin_us`
- * is that of ch_inproc_options. */
-CH_MUST_CHECK ch_status ch__threads_init(ch_threads *n, int spin_us);
+/* Initialises all fields except `frame_removed`, adds the wire, and starts the helper. `spin_us`
+ * is that of ch_inproc_options. Takes over the wire, unless it fails. */
+CH_MUST_CHECK ch_status ch__threads_init(ch_threads *n, ch_net_wire *wire, int spin_us);
 
 void ch__mailbox_open(ch_threads_task *t);
-/* Closes the mailbox, which then accepts no frames. Returns the *n frames that are in it. The
+/* Closes the mailbox, which then accepts no inputs. Returns the *n inputs that are in it. The
  * caller owns them and must free the array. */
-ch_frame *ch__mailbox_close(ch_threads_task *t, int *n);
+ch_input *ch__mailbox_close(ch_threads_task *t, int *n);
 /* Puts a frame into the mailbox. Returns false if the mailbox is closed or memory is exhausted;
  * the caller then keeps the frame.
  *
  * `from` is the task whose lock the caller holds: readers are woken when that lock is released.
  * NULL: they are woken at once. */
 bool ch__mailbox_put(ch_threads_task *t, const ch_frame *f, ch_threads_task *from);
-/* Moves all frames into t->received, and returns their number. Needs the task's lock. */
+/* Put the other kinds of inputs into the mailbox (ch_input_kind). They are dropped if the
+ * mailbox is closed. Return false if memory is exhausted. */
+bool ch__mailbox_put_broke(ch_threads_task *t, ch_link *l, uint64_t before,
+                           ch_threads_task *from);
+bool ch__mailbox_put_left(ch_threads_task *t, ch_back left, ch_threads_task *from);
+/* Moves all inputs into t->received, and returns their number. Needs the task's lock. */
 int  ch__mailbox_get_all(ch_threads_task *t);
 bool ch__mailbox_has_events(const ch_threads_task *t);
 
-/* Opens all gates of a list, and empties it. */
-void ch__wakes_open(ch_wakes *w);
+/* Wakes the threads at all gates of a list, and empties it. */
+void ch__wakes_open(ch_net *net, ch_wakes *w);
+/* Blocks a thread at a gate until the time `until` at most, and wakes the threads at a gate. */
+void ch__threads_sleep(ch_net *net, ch_gate *g, unsigned seen, int64_t until);
+void ch__threads_wake(ch_net *net, ch_gate *g);
 /* Adds `more` (1 or -1) to the number of readers. */
 void ch__mailbox_add_reader(ch_threads_task *t, int more);
 /* Records that the task's own thread begins or ends work, during which it is no reader. */

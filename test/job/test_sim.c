@@ -773,6 +773,12 @@ static bool check_seed(uint64_t seed, bool replays)
     int64_t      live = ch__mem_live();
     uint64_t     hash = run(&w, seed, false);
 
+    /* A device keeps a workspace from its first use on, which the warm-up may have left out. A
+     * leak happens again. */
+    if (w.wrong[0] == '\0' && ch__mem_live() != live) {
+        live = ch__mem_live();
+        (void)run(&w, seed, false);
+    }
     if (w.wrong[0] == '\0' && ch__mem_live() != live)
         is_wrong(&w, "something leaks");
     if (w.wrong[0] == '\0' && replays && run(&w, seed, false) != hash)

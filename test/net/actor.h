@@ -158,6 +158,20 @@ static inline ch_status actor_try(ch_net *net, actor *a, const char *name, int c
                           &a->task);
 }
 
+/* Starts a task whose methods certain roles may call. */
+static inline void actor_start_for(ch_net *net, actor *a, const char *name, int n_methods,
+                                   const ch_net_method *methods)
+{
+    ch_task_options opt = {.name = name,
+                           .ops = &actor_ops,
+                           .make = actor_make,
+                           .arg = a,
+                           .methods = methods,
+                           .n_methods = n_methods};
+
+    assert_int_equal(ch__task_start(net, &opt, &a->task), CH_OK);
+}
+
 static inline void actor_start(ch_net *net, actor *a, const char *name)
 {
     assert_int_equal(actor_try(net, a, name, 0, 0), CH_OK);

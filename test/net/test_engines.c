@@ -373,6 +373,118 @@ static void link_limits_the_bytes_of_calls(void **state)
     (void)state;
 }
 
+/* ---- roles ---- */
+
+static void role_is_the_first_part_of_a_name(void **state)
+{
+    assert_int_equal(ch__role_of("worker/1"), CH_ROLE_WORKER);
+    assert_int_equal(ch__role_of("ps/0"), CH_ROLE_PS);
+    assert_int_equal(ch__role_of("chief/0"), CH_ROLE_CHIEF);
+    assert_int_equal(ch__role_of("evaluator"), CH_ROLE_EVALUATOR);
+    assert_int_equal(ch__role_of("work/1"), CH_ROLE_OTHER);
+    assert_int_equal(ch__role_of("workers/1"), CH_ROLE_OTHER);
+    assert_string_equal(ch__role_name(CH_ROLE_PS), "ps");
+    (void)state;
+}
+
+static void call_of_another_role_is_denied(void **state)
+{
+    static const ch_net_method methods[] = {
+        [2] = {"stop", CH_ROLE_CHIEF | CH_ROLE_PS}, [5] = {"update", CH_ROLE_WORKER}};
+    ch_outbox *outbox;
+
+    actor_start(net, &client, "ps/0");
+    actor_start_for(net, &server, "ps/1", 6, methods);
+    actor_call(&client, "ps/1", 0); /* method 5 */
+    actor_wait(&client, &client.ended[CH_ENDED_ERROR], 1);
+    assert_int_equal(client.status, CH_PERMISSION_DENIED);
+    assert_string_equal(client.text,
+                        "call of update (method 5) by ps/0: the role ps may not call it");
+    assert_string_equal(client.by, "ps/1");
+    assert_int_equal(client.answerer.incarnation, server.incarnation);
+    outbox = ch__task_enter(client.task);
+    actor_post(&client, outbox, "ps/1", message_of(2, 1), 10 * s_ns, 0);
+    actor_post(&client, outbox, "ps/1", message_of(3, 1), 10 * s_ns, 0); /* no such method */
+    actor_post(&client, outbox, "ps/1", message_of(6, 1), 10 * s_ns, 0); /* not in the table */
+    ch__task_leave(client.task);
+    actor_wait(&client, &client.n_ended, 4);
+    assert_int_equal(client.ended[CH_ENDED_OK], 2);
+    assert_int_equal(server.n_calls, 2);
+    (void)state;
+}
+
+/* ---- deadlines ---- */
+
+/* Records that bulk bytes move over the link until `at`. */
+static void move_bytes_until(int64_t at)
+{
+    ch__task_enter(client.task);
+    ch__link_moved(ch__task_link(client.task, "server"), at);
+    ch__task_leave(client.task);
+}
+
+static void call_is_not_late_while_bytes_move(void **state)
+{
+    ch_outbox *outbox;
+    int64_t    begin;
+
+    start_both();
+    server.mode = KEEP;
+    outbox = ch__task_enter(client.task);
+    begin = ch__task_now(client.task);
+    actor_post(&client, outbox, "server", message_of(1, 8), 100 * ms_ns, 0);
+    ch__outbox_timer(outbox, 1, begin + 300 * ms_ns);
+    ch__task_leave(client.task);
+    move_bytes_until(begin + 250 * ms_ns);
+    actor_wait(&client, &client.n_timers, 1);
+    assert_int_equal(client.n_ended, 0);
+    move_bytes_until(0);
+    actor_wait(&client, &client.ended[CH_ENDED_TIMEOUT], 1);
+    assert_true(client.now >= begin + 350 * ms_ns);
+    (void)state;
+}
+
+static void call_is_late_after_64_timeouts_even_if_bytes_move(void **state)
+{
+    ch_outbox *outbox;
+    int64_t    begin;
+
+    start_both();
+    server.mode = KEEP;
+    outbox = ch__task_enter(client.task);
+    begin = ch__task_now(client.task);
+    actor_post(&client, outbox, "server", message_of(1, 8), ms_ns, 0);
+    ch__task_leave(client.task);
+    move_bytes_until(INT64_MAX / 2);
+    actor_wait(&client, &client.ended[CH_ENDED_TIMEOUT], 1);
+    if (is_sim) /* the threads of inproc may see the deadline before the bytes */
+        assert_true(client.now >= begin + 64 * ms_ns && client.now < begin + 66 * ms_ns);
+    (void)state;
+}
+
+static void link_records_when_a_reply_was_received(void **state)
+{
+    int64_t at;
+
+    start_both();
+    ch__task_enter(client.task);
+    assert_int_equal(ch__link_received_at(ch__task_link(client.task, "server")), 0);
+    ch__task_leave(client.task);
+    actor_call(&client, "server", 0);
+    actor_wait(&client, &client.ended[CH_ENDED_OK], 1);
+    ch__task_enter(client.task);
+    at = ch__link_received_at(ch__task_link(client.task, "server"));
+    assert_true(at > 0 && at <= ch__task_now(client.task));
+    ch__task_leave(client.task);
+    ch__task_kill(server.task);
+    actor_call(&client, "server", 0); /* lost: no sign of life */
+    actor_wait(&client, &client.n_ended, 2);
+    ch__task_enter(client.task);
+    assert_int_equal(ch__link_received_at(ch__task_link(client.task, "server")), at);
+    ch__task_leave(client.task);
+    (void)state;
+}
+
 /* ---- timers and work ---- */
 
 static void timers_can_be_moved_and_ended(void **state)
@@ -543,6 +655,10 @@ static void calls_end_and_leak_nothing_when_memory_is_short(void **state)
         OVER(engine, task_start_that_fails_leaves_nothing),                                    \
         OVER(engine, link_limits_the_number_of_calls),                                         \
         OVER(engine, link_limits_the_bytes_of_calls),                                          \
+        OVER(engine, call_of_another_role_is_denied),                                          \
+        OVER(engine, call_is_not_late_while_bytes_move),                                       \
+        OVER(engine, call_is_late_after_64_timeouts_even_if_bytes_move),                       \
+        OVER(engine, link_records_when_a_reply_was_received),                                  \
         OVER(engine, timers_can_be_moved_and_ended), OVER(engine, work_is_done_in_order),      \
         OVER(engine, work_of_a_killed_task_is_dropped),                                        \
         OVER(engine, task_wait_ends_at_its_limit_and_names_what_it_waited_for),                \
@@ -551,6 +667,7 @@ static void calls_end_and_leak_nothing_when_memory_is_short(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(incarnation_number_is_the_time_and_random_bits),
+                                        cmocka_unit_test(role_is_the_first_part_of_a_name),
                                         TESTS(sim), TESTS(inproc)};
     ch_tensor              *t = NULL;
 

@@ -11,15 +11,16 @@
 #include <sched.h>
 
 #include "base/thread.h"
+#include "net/threads.h"
 
 static int64_t live;
 static ch_net *net;
-static actor   client, server;
+static actor   client, server, other;
 
 static int open_with(int spin_us)
 {
     live = ch__mem_live();
-    client = server = (actor){0};
+    client = server = other = (actor){0};
     return ch__net_inproc(&(ch_inproc_options){.spin_us = spin_us}, &net) == CH_OK ? 0 : -1;
 }
 
@@ -287,6 +288,109 @@ static void inproc_calls_end_when_tasks_restart_under_load(void **state)
     (void)state;
 }
 
+/* ---- notices from other threads ---- */
+
+static ch_threads_task *inner(const actor *a)
+{
+    return (ch_threads_task *)(void *)a->task;
+}
+
+static void post_broke(void *arg)
+{
+    ch_link *l = arg;
+
+    /* The third call of the client, and later ones, were made over another connection. */
+    assert_true(ch__mailbox_put_broke(inner(&client), l, 2, NULL));
+}
+
+static void broken_link_ends_the_calls_made_before(void **state)
+{
+    ch_thread *t = NULL;
+    ch_link   *l;
+
+    start_both(0);
+    server.mode = KEEP;
+    for (int i = 0; i < 4; i++)
+        actor_call(&client, "server", 0);
+    actor_wait(&server, &server.n_calls, 4);
+    ch__task_enter(client.task);
+    l = ch__task_link(client.task, "server");
+    ch__task_leave(client.task);
+    assert_int_equal(ch__thread_start("wire", post_broke, l, &t), CH_OK);
+    actor_wait(&client, &client.ended[CH_ENDED_LOST], 2);
+    ch__thread_join(t);
+    for (int i = 0; i < 4; i++) {
+        ch__outbox_reply(ch__task_enter(server.task), server.kept[i], message_of(1, 1));
+        ch__task_leave(server.task);
+    }
+    actor_wait(&client, &client.ended[CH_ENDED_OK], 2);
+    assert_int_equal(client.n_ended, 4);
+    (void)state;
+}
+
+static void post_left(void *arg)
+{
+    assert_true(ch__mailbox_put_left(inner(&server), *(ch_back *)arg, NULL));
+}
+
+static void departed_caller_cancels_its_calls(void **state)
+{
+    ch_thread *t = NULL;
+    ch_back    back = {0}, older;
+
+    start_both(0);
+    actor_start(net, &other, "other");
+    server.mode = KEEP;
+    for (int i = 0; i < 3; i++)
+        actor_call(&client, "server", 0);
+    actor_call(&other, "server", 0);
+    actor_wait(&server, &server.n_calls, 4);
+    ch__task_enter(server.task);
+    for (int i = 0; i < server.task->table.cap; i++) {
+        const ch_pending *e = &server.task->table.entry[i];
+
+        if (e->kind == CH_PENDING_RECEIVED && strcmp(e->received.name, "client") == 0)
+            back = e->received.back;
+    }
+    ch__task_leave(server.task);
+    older = back;
+    older.generation--;
+    post_left(&older); /* a connection that has ended before */
+    assert_int_equal(ch__thread_start("wire", post_left, &back, &t), CH_OK);
+    actor_wait(&server, &server.n_cancels, 3);
+    ch__thread_join(t);
+    for (int i = 0; i < 4; i++) { /* only the call of the other client is still there */
+        ch__outbox_reply(ch__task_enter(server.task), server.kept[i], message_of(1, 1));
+        ch__task_leave(server.task);
+    }
+    actor_wait(&other, &other.ended[CH_ENDED_OK], 1);
+    assert_int_equal(server.n_cancels, 3);
+    assert_int_equal(client.n_ended, 0);
+    (void)state;
+}
+
+/* The callee has the calls of a caller that was restarted, and replies before it has been told. */
+static void reply_to_an_earlier_incarnation_is_ignored(void **state)
+{
+    ch_outbox *outbox;
+
+    start_both(0);
+    server.mode = KEEP;
+    actor_call(&client, "server", 0);
+    actor_wait(&server, &server.n_calls, 1);
+    outbox = ch__task_enter(server.task);
+    ch__task_kill(client.task);
+    assert_int_equal(ch__task_restart(client.task), CH_OK);
+    ch__outbox_reply(outbox, server.kept[0], message_of(1, 1));
+    ch__task_leave(server.task);
+    assert_false(ch__mailbox_has_events(inner(&client))); /* the path was stale */
+    server.mode = ECHO;
+    actor_call(&client, "server", 0);
+    actor_wait(&client, &client.n_ended, 1);
+    assert_int_equal(client.last_id, 2);
+    (void)state;
+}
+
 /* A cancelled call occupies room until the callee has received the cancellation, however often
  * the caller retries. */
 static void hold_turn(void *arg)
@@ -337,6 +441,9 @@ int main(void)
         TEST(task_wait_ends_with_unavailable_when_the_task_is_killed),
         TEST(threads_may_share_a_task),
         TEST(inproc_calls_end_when_tasks_restart_under_load),
+        TEST(broken_link_ends_the_calls_made_before),
+        TEST(departed_caller_cancels_its_calls),
+        TEST(reply_to_an_earlier_incarnation_is_ignored),
         TEST(cancelled_calls_take_room_until_the_callee_has_seen_them),
     };
 

@@ -10,6 +10,9 @@
 
 #include <stdlib.h>
 
+#include "../mutant.h"
+#include "net/wire.h"
+
 static actor client, server;
 
 static ch_net *open_sim(const ch_sim_options *opt)
@@ -163,14 +166,165 @@ static void sim_work_takes_time_and_is_dropped_in_a_crash(void **state)
     (void)state;
 }
 
+/* ---- connections ---- */
+
+static void sim_broken_connection_ends_the_calls_on_both_sides(void **state)
+{
+    ch_net *net = open_sim(&(ch_sim_options){.seed = 2});
+
+    server.mode = KEEP;
+    for (int i = 0; i < 3; i++)
+        actor_call(&client, "server", 0);
+    actor_wait(&server, &server.n_calls, 3);
+    ch__sim_break(net, "server", "client");
+    ch__sim_break(net, "server", "client"); /* there is none */
+    actor_call(&client, "server", 0);       /* over the next connection */
+    actor_wait(&server, &server.n_calls, 4);
+    ch__sim_run_until(net, ch__sim_now(net) + ms_ns); /* long before the deadlines */
+    assert_int_equal(client.ended[CH_ENDED_LOST], 3);
+    assert_int_equal(client.n_ended, 3);
+    assert_int_equal(server.n_cancels, 3);
+    ch__outbox_reply(ch__task_enter(server.task), server.kept[3], message_of(1, 1));
+    ch__task_leave(server.task);
+    actor_wait(&client, &client.ended[CH_ENDED_OK], 1);
+    ch__net_free(net);
+    (void)state;
+}
+
+/* The reply is sent after the break, before the callee is told of it. */
+static void sim_reply_along_a_stale_path_is_ignored(void **state)
+{
+    ch_net *net = open_sim(&(ch_sim_options){.seed = 2});
+
+    server.mode = KEEP;
+    actor_call(&client, "server", 0);
+    actor_wait(&server, &server.n_calls, 1);
+    ch__sim_break(net, "server", "client");
+    ch__outbox_reply(ch__task_enter(server.task), server.kept[0], message_of(1, 1));
+    ch__task_leave(server.task);
+    ch__sim_run_until(net, ch__sim_now(net) + ms_ns);
+    assert_int_equal(client.ended[CH_ENDED_LOST], 1);
+    assert_int_equal(client.n_ended, 1);
+    assert_int_equal(server.n_cancels, 0); /* it has replied */
+    ch__net_free(net);
+    (void)state;
+}
+
+/* A client that ignores the room of its link has at most twice that many calls at the server. */
+static void sim_calls_beyond_twice_the_room_are_not_delivered(void **state)
+{
+    ch_net    *net = NULL;
+    ch_outbox *outbox;
+    actor      other = {0};
+
+    client = server = (actor){0};
+    assert_int_equal(ch__net_sim(&(ch_sim_options){.seed = 2}, &net), CH_OK);
+    actor_start(net, &client, "client");
+    actor_start(net, &other, "other");
+    assert_int_equal(actor_try(net, &server, "server", 4, 0), CH_OK);
+    server.mode = KEEP;
+    outbox = ch__task_enter(client.task);
+    ch__link_set_credit(ch__task_link(client.task, "server"), 1000, INT64_MAX);
+    for (int i = 0; i < 50; i++)
+        actor_post(&client, outbox, "server", message_of(1, 1), 10 * s_ns, 0);
+    ch__task_leave(client.task);
+    ch__sim_run_until(net, 10 * ms_ns);
+    assert_int_equal(server.n_calls, 8);
+    outbox = ch__task_enter(server.task);
+    for (int i = 0; i < 3; i++)
+        ch__outbox_reply(outbox, server.kept[i], message_of(1, 1));
+    ch__task_leave(server.task);
+    outbox = ch__task_enter(client.task); /* a cancelled call makes room too */
+    for (uint64_t id = 1; id <= 50; id++)
+        if (id % 2 == 0)
+            ch__outbox_cancel(outbox, id);
+    ch__task_leave(client.task);
+    ch__sim_run_until(net, 20 * ms_ns);
+    assert_true(server.n_calls - server.n_cancels - 3 <= 8 && server.n_calls > 11);
+    actor_call(&other, "server", 0); /* is not blocked by the client */
+    ch__sim_run_until(net, 30 * ms_ns);
+    assert_string_equal(server.caller.name, "other");
+    ch__net_free(net);
+    (void)state;
+}
+
+/* No further call is delivered while more than 64 MiB of replies are on their way: each of 1 MiB
+ * takes 10 ms. */
+static void sim_calls_wait_while_replies_are_unsent(void **state)
+{
+    enum { N = 66, MIB = 1 << 20 };
+    ch_net     *net = NULL;
+    ch_message *m = message_of(1, MIB);
+    ch_outbox  *outbox;
+
+    client = server = (actor){0};
+    assert_int_equal(ch__net_sim(&(ch_sim_options){.seed = 2, .bytes_per_ms = MIB / 10}, &net),
+                     CH_OK);
+    actor_start(net, &client, "client");
+    assert_int_equal(actor_try(net, &server, "server", N, 0), CH_OK);
+    server.mode = KEEP;
+    for (int round = 0; round < 2; round++) {
+        int n = 64 + round; /* replies: exactly 64 MiB, and more */
+
+        outbox = ch__task_enter(client.task);
+        for (int i = 0; i < n; i++)
+            actor_post(&client, outbox, "server", message_of(1, 1), 10 * s_ns, 0);
+        ch__task_leave(client.task);
+        server.n_calls = 0;
+        actor_wait(&server, &server.n_calls, n);
+        outbox = ch__task_enter(server.task);
+        for (int i = 0; i < n; i++)
+            ch__outbox_reply(outbox, server.kept[i], ch__message_ref(m));
+        ch__task_leave(server.task);
+        actor_call(&client, "server", 0);
+        ch__sim_run_until(net, ch__sim_now(net) + 5 * ms_ns);
+        assert_int_equal(server.n_calls, round == 0 ? n + 1 : n);
+        actor_wait(&server, &server.n_calls, n + 1);
+        ch__outbox_reply(ch__task_enter(server.task), server.kept[n], message_of(1, 1));
+        ch__task_leave(server.task);
+        actor_wait(&client, &client.n_ended, (int)client.n_posted);
+    }
+    assert_int_equal(client.ended[CH_ENDED_OK], 64 + 65 + 2);
+    ch__message_unref(m);
+    ch__net_free(net);
+    (void)state;
+}
+
+static int bulk_call(int64_t bytes_per_ms, int64_t timeout, int64_t *took)
+{
+    ch_net    *net = open_sim(&(ch_sim_options){.seed = 2, .bytes_per_ms = bytes_per_ms});
+    ch_outbox *outbox = ch__task_enter(client.task);
+
+    actor_post(&client, outbox, "server", message_of(1, 4 << 20), timeout, 0);
+    ch__task_leave(client.task);
+    actor_wait(&client, &client.n_ended, 1);
+    *took = ch__sim_now(net);
+    ch__net_free(net);
+    return client.ended[CH_ENDED_OK];
+}
+
+/* 4 MiB each way. */
+static void sim_deadline_counts_silence(void **state)
+{
+    int64_t took;
+
+    assert_int_equal(bulk_call(0, ms_ns, &took), 1);
+    assert_int_equal(bulk_call(1 << 20, ms_ns, &took), 1);
+    assert_true(took >= 8 * ms_ns && took < 10 * ms_ns);
+    assert_int_equal(bulk_call(1 << 16, ms_ns, &took), 0); /* 128 timeouts */
+    assert_true(took >= 64 * ms_ns && took < 66 * ms_ns);
+    (void)state;
+}
+
 /* ---- random tasks and their model ---- */
 
 /* The record of a call in the model, by its number in the whole run. */
 typedef struct known {
     bool     was_seen, has_ended, is_gone; /* is_gone: the incarnation that made it has ended */
-    int      by;
-    uint64_t incarnation; /* of the caller */
-    int64_t  deadline;
+    bool     was_cancelled;
+    int      by, to;
+    uint64_t incarnation, to_incarnation; /* of the caller; that was called, 0: any */
+    int64_t  made, deadline;
 } known;
 
 enum { N_NODES = 4, MOST_CALLS = 4000, MOST_KEPT = 8 };
@@ -194,6 +348,7 @@ struct world {
     known   call[MOST_CALLS];
     int     n_calls, n_done[N_ENDINGS], n_works, n_work_ends;
     bool    is_ending, has_twins;
+    int64_t broke[N_NODES][N_NODES]; /* last time when the connection of two nodes was broken */
 };
 
 static const char *const name_of[N_NODES] = {"chief", "ps/0", "worker/0", "worker/1"};
@@ -226,15 +381,19 @@ static void call_somebody(node *n, int64_t now, ch_outbox *outbox)
 
     if (w->n_calls == MOST_CALLS)
         return;
-    w->call[w->n_calls++] =
-        (known){.by = n->index, .incarnation = n->incarnation, .deadline = deadline};
+    w->call[w->n_calls++] = (known){
+        .by = n->index,
+        .to = to,
+        .incarnation = n->incarnation,
+        .to_incarnation = ch__sim_draw(w->net, 3) == 0 ? n->peer_incarnation[to] : 0,
+        .made = now,
+        .deadline = deadline,
+        .was_cancelled = ch__sim_draw(w->net, 20) == 0};
     ch__outbox_call(outbox, ch__task_link(n->task, name_of[to]), numbered(1, number),
                     &(ch_call_options){.id = number,
                                        .deadline = deadline,
-                                       .incarnation = ch__sim_draw(w->net, 3) == 0
-                                                          ? n->peer_incarnation[to]
-                                                          : 0});
-    if (ch__sim_draw(w->net, 20) == 0)
+                                       .incarnation = w->call[number].to_incarnation});
+    if (w->call[number].was_cancelled)
         ch__outbox_cancel(outbox, number);
 }
 
@@ -254,9 +413,12 @@ static void answer(node *n, ch_call_id call, uint64_t number, ch_outbox *outbox)
 
 static void took_call(node *n, const ch_net_event *e, ch_outbox *outbox)
 {
-    uint64_t number = number_of(e->message);
+    uint64_t     number = number_of(e->message);
+    const known *k = &n->world->call[number];
 
     assert_true(number < (uint64_t)n->world->n_calls);
+    assert_true(k->to == n->index);
+    assert_true(k->to_incarnation == 0 || k->to_incarnation == n->incarnation);
     n->world->call[number].was_seen = true;
     if (ch__sim_draw(n->world->net, 4) > 0 || n->n_kept == MOST_KEPT) {
         answer(n, e->call, number, outbox);
@@ -264,6 +426,20 @@ static void took_call(node *n, const ch_net_event *e, ch_outbox *outbox)
     }
     n->kept[n->n_kept] = e->call;
     n->kept_number[n->n_kept++] = number;
+}
+
+/* A received call ends without a reply only if its caller does not wait for it. */
+static void took_cancel(const node *n, const ch_net_event *e, int64_t now)
+{
+    const world *w = n->world;
+
+    for (int i = 0; i < n->n_kept; i++) {
+        const known *k = &w->call[n->kept_number[i]];
+
+        if (n->kept[i] == e->call)
+            assert_true(k->has_ended || k->is_gone || k->was_cancelled || now >= k->deadline ||
+                        w->broke[k->by][k->to] >= k->made);
+    }
 }
 
 /* Every call ends once, in the incarnation that made it. Whether the callee has received the
@@ -321,6 +497,8 @@ static void node_on_event(void *self, const ch_net_event *e, int64_t now, ch_out
         took_call(n, e, outbox);
     } else if (e->kind == CH_EVENT_REPLY) {
         took_ending(n, e, now);
+    } else if (e->kind == CH_EVENT_CANCEL) {
+        took_cancel(n, e, now);
     } else if (e->kind == CH_EVENT_WORK) {
         w->n_work_ends++;
         assert_int_equal(e->id, n->work);
@@ -373,9 +551,14 @@ static void disturb(void *arg)
     node  *n = &w->node[ch__sim_draw(w->net, N_NODES)];
     int    a = (int)ch__sim_draw(w->net, N_NODES), b = (int)ch__sim_draw(w->net, N_NODES);
 
-    switch (ch__sim_draw(w->net, 4)) {
+    switch (ch__sim_draw(w->net, 6)) {
     case 0:
         ch__task_kill(n->task);
+        break;
+    case 4:
+    case 5:
+        ch__sim_break(w->net, name_of[a], name_of[b]);
+        w->broke[a][b] = w->broke[b][a] = ch__sim_now(w->net);
         break;
     case 1:
         ch__task_kill(n->task);
@@ -415,8 +598,8 @@ static uint64_t run_world(uint64_t seed, world *w)
                                         &t),
                          CH_OK);
     }
-    for (int i = 0; i < 10; i++)
-        assert_int_equal(ch__sim_at(w->net, (i + 1) * ms_ns, disturb, w), CH_OK);
+    for (int i = 0; i < 20; i++)
+        assert_int_equal(ch__sim_at(w->net, (i + 1) * ms_ns / 2, disturb, w), CH_OK);
     ch__sim_run_until(w->net, 12 * ms_ns);
     w->is_ending = true;
     ch__sim_faults(w->net, NULL);
@@ -437,12 +620,14 @@ static void check_world(const world *w)
 static void sim_calls_end_once_under_random_faults(void **state)
 {
     static world w, again;
-    const char  *cases = getenv("T_CASES");
+    const char  *cases = getenv(getenv("T_SEEDS") != NULL ? "T_SEEDS" : "T_CASES");
+    const char  *begin = getenv("T_FIRST_SEED");
+    uint64_t     first = begin != NULL ? strtoull(begin, NULL, 10) + 1 : 1;
     int          n = cases != NULL ? atoi(cases) : 200, total[N_ENDINGS] = {0};
     int64_t      live = ch__mem_live();
     uint64_t     last = 0;
 
-    for (uint64_t seed = 1; seed <= (uint64_t)n; seed++) {
+    for (uint64_t seed = first; seed < first + (uint64_t)n; seed++) {
         uint64_t hash = run_world(seed, &w);
 
         check_world(&w);
@@ -469,8 +654,14 @@ int main(void)
         cmocka_unit_test(sim_faults_happen_at_their_rates),
         cmocka_unit_test(sim_calls_overtake_each_other),
         cmocka_unit_test(sim_work_takes_time_and_is_dropped_in_a_crash),
+        cmocka_unit_test(sim_broken_connection_ends_the_calls_on_both_sides),
+        cmocka_unit_test(sim_reply_along_a_stale_path_is_ignored),
+        cmocka_unit_test(sim_calls_beyond_twice_the_room_are_not_delivered),
+        cmocka_unit_test(sim_calls_wait_while_replies_are_unsent),
+        cmocka_unit_test(sim_deadline_counts_silence),
         cmocka_unit_test(sim_calls_end_once_under_random_faults),
     };
 
+    (void)t_leave_out_a_check();
     return cmocka_run_group_tests_name("sim", tests, NULL, NULL);
 }

@@ -87,7 +87,7 @@ static void tick_server(const ch_coord_context *t, int i)
 
     if (s->is_lost)
         return;
-    if (ch__heartbeat_tick(&s->heartbeat, most, !has_replied || s->n_lost > 0))
+    if (ch__heartbeat_tick(&s->heartbeat, s->link, most, !has_replied || s->n_lost > 0))
         ping_server(t, s);
     if (has_replied && s->heartbeat.n_silent > most)
         ch__coord_fail_job(t, i, "has not replied for too long");
@@ -324,6 +324,11 @@ ch_status ch__coord_start(ch_net *net, const ch_coord_options *opt, ch_task **ou
 
     return ch__task_start(
         net,
-        &(ch_task_options){.name = "chief/0", .ops = &ops, .make = make_coord, .arg = &own},
+        &(ch_task_options){.name = "chief/0",
+                           .ops = &ops,
+                           .make = make_coord,
+                           .arg = &own,
+                           .methods = ch__method_callers,
+                           .n_methods = CH_METHOD_END},
         out);
 }

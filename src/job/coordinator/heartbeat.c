@@ -1,12 +1,17 @@
 /* job/coordinator/heartbeat.c -- pings to a task.   SPDX-License-Identifier: Apache-2.0 */
 #include "job/coordinator/heartbeat.h"
 
-bool ch__heartbeat_tick(ch_heartbeat *p, int64_t limit, bool is_urgent)
+bool ch__heartbeat_tick(ch_heartbeat *p, const ch_link *link, int64_t limit, bool is_urgent)
 {
     /* Pings at each of the first ticks; then about this number of pings up to the limit. */
     enum { FIRST = 8, PINGS = 64 };
-    int n = ++p->n_silent;
+    int64_t received_at = ch__link_received_at(link);
+    int     n;
 
+    if (received_at != p->received_at)
+        p->n_silent = 0;
+    p->received_at = received_at;
+    n = ++p->n_silent;
     return p->n < CH_HEARTBEAT_PINGS &&
            (is_urgent || n < FIRST || n % (limit / PINGS + 1) == 0);
 }

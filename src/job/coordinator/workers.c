@@ -82,7 +82,7 @@ static void send_ping(const ch_coord_context *t, ch_worker_entry *m)
     int64_t            most = patience(c, m);
 
     cohort__worker_ping__init(&message);
-    if (ch__heartbeat_tick(&m->heartbeat, most, m->state != CH_WORKER_READY) &&
+    if (ch__heartbeat_tick(&m->heartbeat, m->link, most, m->state != CH_WORKER_READY) &&
         ch__message_pack(CH_WORKER_PING, &message.base, 0, NULL, &p) == CH_OK)
         ch__heartbeat_ping(&m->heartbeat, t->outbox, m->link, p,
                            (struct ch_heartbeat_ping){++c->n_ids, t->now},
