@@ -2,15 +2,17 @@
  *
  * The frames must not depend on how the bytes are divided. A frame that is written and read
  * again must be the same. The reader must not allocate more than 16 MiB beyond the bytes that
- * have arrived (PROMISES S5, S6).
+ * have arrived (PROMISES S5, S6). A frame with checksums of which a bit was changed must not be
+ * accepted (F10). Hellos are decoded, and must then be the same when they are written again.
  *
- * covers: src/net/frame_read.c src/net/frame.c
+ * covers: src/net/frame_read.c src/net/frame.c src/net/hello.c
  * longest: 600
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "net/frame.h"
 #include "base/mem.h"
 #include "fuzz.h"
+#include "net/hello.h"
 
 /* The result of reading an input: a hash of the contents of all frames. */
 typedef struct outcome {
@@ -63,9 +65,24 @@ static void hash_frame(outcome *o, const ch_frame *f)
         hash_tensor(o, f->message->tensor[i]);
 }
 
-static outcome read_all(const uint8_t *data, size_t size, size_t piece)
+/* A hello that can be read must be the same when it is written and read again. */
+static void check_hello(const ch_frame *f)
 {
-    ch_frame_reader r = {.max_bytes = 1 << 20};
+    ch_hello    h, again;
+    ch_message *m = NULL;
+
+    if (f->kind != CH_FRAME_HELLO || ch__hello_decode(f->message, &h) != CH_OK)
+        return;
+    if (ch__hello_encode(&h, &m) != CH_OK)
+        return; /* memory is short */
+    MUST(m->n_bytes <= CH_HELLO_BYTES && ch__hello_decode(m, &again) == CH_OK);
+    MUST(memcmp(&h, &again, sizeof(h)) == 0);
+    ch__message_unref(m);
+}
+
+static outcome read_all(const uint8_t *data, size_t size, size_t piece, bool has_checksums)
+{
+    ch_frame_reader r = {.max_bytes = 1 << 20, .has_checksums = has_checksums};
     outcome         o = {0};
     size_t          at = 0, used;
     bool            is_whole;
@@ -84,14 +101,24 @@ static outcome read_all(const uint8_t *data, size_t size, size_t piece)
             continue;
         o.n_frames++;
         hash_frame(&o, &r.frame);
+        check_hello(&r.frame);
         ch__frame_drop(&r.frame);
     }
     ch__frame_reader_drop(&r);
     return o;
 }
 
+/* Changes a bit of a frame with checksums. */
+static void check_flip(uint8_t *bytes, size_t n, unsigned which)
+{
+    size_t bit = which % (8 * n);
+
+    bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    MUST(read_all(bytes, n, n, true).n_frames == 0);
+}
+
 /* Writes the first frame and reads it again. */
-static void check_again(const uint8_t *data, size_t size)
+static void check_again(const uint8_t *data, size_t size, unsigned which)
 {
     ch_frame_reader r = {.max_bytes = 1 << 20};
     outcome         before = {0}, after;
@@ -101,9 +128,11 @@ static void check_again(const uint8_t *data, size_t size)
 
     MUST(ch__frame_read(&r, data, size, &used, &is_whole) == CH_OK && is_whole);
     hash_frame(&before, &r.frame);
-    MUST(ch__frame_encode(&r.frame, &bytes, &n) == CH_OK);
-    after = read_all(bytes, n, n);
+    MUST(ch__frame_encode(&r.frame, which % 2, &bytes, &n) == CH_OK);
+    after = read_all(bytes, n, n, which % 2);
     MUST(after.rc == CH_OK && after.n_frames == 1 && after.hash == before.hash);
+    if (which % 2)
+        check_flip(bytes, n, which / 2);
     ch__free(bytes);
     ch__frame_reader_drop(&r);
 }
@@ -118,17 +147,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     if (which % 16 == 0)
         ch__mem_watch(true);
-    whole = read_all(data, size, size);
+    whole = read_all(data, size, size, false);
     if (which % 16 == 0) {
         MUST(ch__mem_peak() <= (int64_t)size + (16 << 20));
         ch__mem_watch(false);
     }
-    parts = read_all(data, size, 1 + which % 7);
+    parts = read_all(data, size, 1 + which % 7, false);
     MUST(whole.rc == parts.rc && whole.n_frames == parts.n_frames && whole.hash == parts.hash);
     if (whole.n_frames > 0)
-        check_again(data, size);
+        check_again(data, size, which);
     ch__mem_fail_at(1 + which % 12);
-    read_all(data, size, size);
+    read_all(data, size, size, false);
     ch__mem_fail_at(0);
     MUST(ch__mem_live() == live);
     return 0;
@@ -160,9 +189,28 @@ static ch_tensor *some_tensor(dice *d)
     return t;
 }
 
+static ch_frame some_hello(dice *d)
+{
+    ch_hello h = {.least_version = roll(d, 3),
+                  .most_version = 2,
+                  .release = "0.1.0",
+                  .job = "job",
+                  .sender = "worker/1",
+                  .role = "worker",
+                  .incarnation = roll(d, 1000),
+                  .calls = (int)roll(d, 100),
+                  .bytes = roll(d, 1000),
+                  .host = "host",
+                  .features = roll(d, 4)};
+    ch_frame f = {.kind = CH_FRAME_HELLO};
+
+    MUST(ch__hello_encode(&h, &f.message) == CH_OK);
+    return f;
+}
+
 static ch_frame some_frame(dice *d)
 {
-    ch_frame   f = {.kind = (ch_frame_kind)(1 + roll(d, 3)),
+    ch_frame   f = {.kind = (ch_frame_kind)(1 + roll(d, 6)),
                     .call = roll(d, 1000),
                     .from = roll(d, 3),
                     .to = roll(d, 3),
@@ -173,16 +221,18 @@ static ch_frame some_frame(dice *d)
     size_t     n_bytes = roll(d, 40);
     void      *bytes;
 
+    if (f.kind == CH_FRAME_HELLO)
+        return some_hello(d);
     if (f.kind == CH_FRAME_REPLY && roll(d, 2) == 0)
         f.ending = (ch_ending)roll(d, CH_ENDED_NO_ROOM + 1);
-    if (f.ending == CH_ENDED_ERROR) {
+    if (f.ending == CH_ENDED_ERROR || f.kind == CH_FRAME_REFUSAL) {
         f.status = (ch_status)(1 + roll(d, CH_STATUS_COUNT - 1));
         ch__fault_clear(&why);
         ch__fail(f.status, "no row %d", (int)roll(d, 99));
         ch__fault_record(&why, f.status, (int)roll(d, 3) - 1, roll(d, 2) ? "gather" : NULL);
         f.fault = ch__fault_copy(&why);
     }
-    if (f.kind == CH_FRAME_CANCEL || f.ending != CH_ENDED_OK)
+    if (f.kind > CH_FRAME_REPLY || f.ending != CH_ENDED_OK)
         return f;
     for (int i = 0; i < n; i++)
         t[i] = some_tensor(d);
@@ -199,7 +249,7 @@ static size_t write_frame(dice *d, uint8_t *data, size_t max_size)
     void    *bytes;
     size_t   n;
 
-    MUST(ch__frame_encode(&f, &bytes, &n) == CH_OK);
+    MUST(ch__frame_encode(&f, false, &bytes, &n) == CH_OK);
     if (n <= max_size)
         memcpy(data, bytes, n);
     ch__free(bytes);

@@ -23,13 +23,13 @@ typedef struct sent {
 typedef struct direct {
     ch_net      net; /* must be first */
     ch_net_wire wire;
-    int64_t   now;
-    uint64_t  last_incarnation;
-    sent      queue[MOST_FRAMES];
-    int       first, n;
-    uint64_t  n_asked;
-    bool      has_ended;
-    ch_ending ending;
+    int64_t     now;
+    uint64_t    last_incarnation;
+    sent        queue[MOST_FRAMES];
+    int         first, n;
+    uint64_t    n_asked;
+    bool        has_ended;
+    ch_ending   ending;
 } direct;
 
 static direct *direct_of(const ch_task *t)
@@ -269,9 +269,11 @@ ch_net *direct_net(void)
                                        .reply = wire_answer,
                                        .close_link = wire_close_link,
                                        .close = wire_close};
-    static const ch_driver_ops driver = {
-        .start = drive_start, .now = drive_now, .incarnation = drive_incarnation, .free = drive_free};
-    direct *d = ch__calloc(1, sizeof(*d));
+    static const ch_driver_ops driver = {.start = drive_start,
+                                         .now = drive_now,
+                                         .incarnation = drive_incarnation,
+                                         .free = drive_free};
+    direct                    *d = ch__calloc(1, sizeof(*d));
 
     MUST(d != NULL && ch__net_init(&d->net) == CH_OK);
     d->wire = (ch_net_wire){.ops = &wire, .reaches_names = true};

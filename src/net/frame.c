@@ -1,8 +1,13 @@
 /* net/frame.c -- encodes frames as bytes. frame_read.c decodes them.
  *
- * The wires that need bytes call ch__frame_encode; doc/transport.md describes the format. Each
- * put_ function writes to a `writer`. A frame is written twice: first without memory, to
- * measure it, then into a block of that size.
+ * doc/transport.md describes the format. A ch_frame_vec (frame.h) is one block of memory: the
+ * parts, the checksums, the head block (prefix, header, tensor headers, message) and the strings,
+ * whose form in a frame differs from that in memory. All other tensors are sent from where they
+ * are. The checksums of the bytes are computed just before the bytes are sent, while the
+ * processor's cache has use for them.
+ *
+ * Each put_ function writes to a `writer`. Everything is written twice: first without memory, to
+ * measure it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "net/frame.h"
@@ -12,6 +17,7 @@
 #include "base/bytes.h"
 #include "base/mem.h"
 #include "base/pbwire.h"
+#include "file/crc32c.h"
 #include "tensor/tensor.h"
 
 /* Counts the bytes, and writes them unless `at` is NULL. */
@@ -157,10 +163,47 @@ static void put_tensors(writer *p, int n, ch_tensor *const *tensor)
             put_bytes(p, tensor[i]->data, ch_tensor_bytes(tensor[i]));
 }
 
-static void put_frame(writer *p, const ch_frame *f, ch_tensor *const *tensor, const sizes *s)
+/* ---- checksums ---- */
+
+size_t ch__frame_sums_bytes(uint64_t n)
+{
+    return (size_t)(n / CH_FRAME_PIECE + (n % CH_FRAME_PIECE > 0)) * CH_FRAME_CHECKSUM;
+}
+
+void ch__frame_sums_end(ch_frame_sums *s)
+{
+    if (s->n_last == 0)
+        return;
+    ch__put_le(s->sum + s->n, s->crc, CH_FRAME_CHECKSUM);
+    s->n += CH_FRAME_CHECKSUM;
+    s->crc = 0;
+    s->n_last = 0;
+}
+
+void ch__frame_sums_add(ch_frame_sums *s, const void *bytes, size_t n)
+{
+    const uint8_t *at = bytes;
+
+    while (n > 0) {
+        size_t left = CH_FRAME_PIECE - s->n_last, part = n < left ? n : left;
+
+        s->crc = ch__crc32c(s->crc, at, part);
+        s->n_last += part;
+        at += part;
+        n -= part;
+        if (s->n_last == CH_FRAME_PIECE)
+            ch__frame_sums_end(s);
+    }
+}
+
+/* ---- frames as parts ---- */
+
+/* Writes everything that is not sent from where it is: the head block, then strings. */
+static void put_head(writer *p, const ch_frame *f, ch_tensor *const *tensor, const sizes *s,
+                     bool has_checksum)
 {
     int     n = f->message != NULL ? f->message->n_tensors : 0;
-    uint8_t prefix[CH_FRAME_PREFIX] = {'C', 'H'};
+    uint8_t prefix[CH_FRAME_PREFIX] = {'C', 'H'}, sum[CH_FRAME_CHECKSUM] = {0};
     writer  header = {0};
 
     put_header(&header, f, s);
@@ -168,53 +211,200 @@ static void put_frame(writer *p, const ch_frame *f, ch_tensor *const *tensor, co
     prefix[3] = (uint8_t)(header.n >> 8);
     put_bytes(p, prefix, sizeof(prefix));
     put_header(p, f, s);
+    if (has_checksum && p->at != NULL)
+        ch__put_le(sum, ch__crc32c(0, p->at, p->n), sizeof(sum));
+    if (has_checksum)
+        put_bytes(p, sum, sizeof(sum));
     put_tensor_headers(p, n, tensor);
     put_message(p, f);
-    put_tensors(p, n, tensor);
 }
 
-static ch_status encode_dense(const ch_frame *f, ch_tensor *const *tensor, void **bytes,
-                              size_t *size)
+static size_t strings_bytes(int n, ch_tensor *const *tensor)
 {
-    int    n = f->message != NULL ? f->message->n_tensors : 0;
-    writer headers = {0}, message = {0}, tensors = {0}, all = {0};
-    sizes  s;
+    writer p = {0};
+
+    for (int i = 0; i < n; i++)
+        if (tensor[i]->dtype == CH_STR)
+            put_strings(&p, strings_of(tensor[i]), ch_tensor_count(tensor[i]));
+    return p.n;
+}
+
+/* Adds a part, unless it is empty. */
+static void add_part(ch_frame_vec *v, const void *at, size_t n)
+{
+    if (n > 0)
+        v->part[v->n_parts++] = (struct iovec){.iov_base = (void *)(uintptr_t)at, .iov_len = n};
+    v->size += n;
+}
+
+/* Allocates a vector with room for the parts of n tensors and for `bytes` bytes behind them,
+ * which *room is set to. */
+static ch_frame_vec *vec_alloc(int n, size_t bytes, uint8_t **room)
+{
+    size_t        tensors = (size_t)n * sizeof(ch_tensor *);
+    size_t        parts = ((size_t)n + 2) * sizeof(struct iovec);
+    ch_frame_vec *v = ch__malloc(sizeof(*v) + tensors + parts + bytes);
+
+    if (v == NULL)
+        return NULL;
+    *v = (ch_frame_vec){.part = (struct iovec *)(void *)((char *)(v + 1) + tensors)};
+    *room = (uint8_t *)v->part + parts;
+    return v;
+}
+
+/* Encodes a frame whose tensors are contiguous, and takes over the references to them. */
+static ch_status vec_of(const ch_frame *f, ch_tensor *const *tensor, bool has_checksums,
+                        ch_frame_vec **out)
+{
+    int           n = f->message != NULL ? f->message->n_tensors : 0;
+    writer        headers = {0}, message = {0}, tensors = {0}, head = {0}, strings;
+    size_t        sum_bytes = 0;
+    uint8_t      *room;
+    sizes         s;
+    ch_frame_vec *v;
 
     put_tensor_headers(&headers, n, tensor);
     put_message(&message, f);
     put_tensors(&tensors, n, tensor);
     s = (sizes){headers.n, message.n, tensors.n};
-    put_frame(&all, f, tensor, &s);
-    writer out = {.at = ch__malloc(all.n)};
-    if (out.at == NULL)
+    put_head(&head, f, tensor, &s, has_checksums);
+    if (has_checksums)
+        sum_bytes = ch__frame_sums_bytes((uint64_t)headers.n + message.n + tensors.n);
+    v = vec_alloc(n, head.n + strings_bytes(n, tensor) + sum_bytes, &room);
+    if (v == NULL)
         return ch__fail_memory("frame");
-    put_frame(&out, f, tensor, &s);
-    *bytes = out.at;
-    *size = out.n;
+    v->has_checksums = has_checksums;
+    v->n_tensors = n;
+    v->header = head.n - headers.n - message.n;
+    v->sums.sum = room;
+    head = (writer){.at = room + sum_bytes};
+    put_head(&head, f, tensor, &s, has_checksums);
+    add_part(v, head.at, head.n);
+    strings = (writer){.at = head.at + head.n};
+    for (int i = 0; i < n; i++) {
+        size_t before = strings.n;
+
+        v->tensor[i] = tensor[i];
+        if (tensor[i]->dtype != CH_STR) {
+            add_part(v, tensor[i]->data, ch_tensor_bytes(tensor[i]));
+            continue;
+        }
+        put_strings(&strings, strings_of(tensor[i]), ch_tensor_count(tensor[i]));
+        add_part(v, strings.at + before, strings.n - before);
+    }
+    add_part(v, v->sums.sum, sum_bytes);
+    *out = v;
     return CH_OK;
 }
 
-static void unref_all(int n, ch_tensor **tensor)
+static void unref_all(int n, ch_tensor *const *tensor)
 {
     for (int i = 0; i < n; i++)
         ch_tensor_unref(tensor[i]);
-    ch__free(tensor);
 }
 
-ch_status ch__frame_encode(const ch_frame *f, void **bytes, size_t *size)
+ch_status ch__frame_vec_new(const ch_frame *f, bool has_checksums, ch_frame_vec **out)
 {
+    enum { FEW = 16 };
     int         n = f->message != NULL ? f->message->n_tensors : 0;
-    ch_tensor **dense = ch__calloc((size_t)n + 1, sizeof(ch_tensor *));
-    ch_status   st = dense != NULL ? CH_OK : ch__fail_memory("frame");
+    ch_tensor  *few[FEW] = {NULL};
+    ch_tensor **dense = few;
+    ch_status   st = CH_OK;
 
     if (n > CH_FRAME_TENSORS)
-        st = ch__fail(CH_INVALID_ARGUMENT, "frame: %d tensors (want at most %d)", n,
-                      CH_FRAME_TENSORS);
+        return ch__fail(CH_INVALID_ARGUMENT, "frame: %d tensors (want at most %d)", n,
+                        CH_FRAME_TENSORS);
+    if (n > FEW)
+        dense = ch__calloc((size_t)n, sizeof(ch_tensor *));
+    if (dense == NULL)
+        return ch__fail_memory("frame");
     for (int i = 0; i < n && st == CH_OK; i++)
         st = ch_tensor_contiguous(f->message->tensor[i], &dense[i]);
     if (st == CH_OK)
-        st = encode_dense(f, dense, bytes, size);
-    if (dense != NULL)
+        st = vec_of(f, dense, has_checksums, out);
+    if (st != CH_OK)
         unref_all(n, dense);
+    if (dense != few)
+        ch__free(dense);
     return st;
+}
+
+/* Computes the checksums of the bytes of a part from `at` on, as far as that was not done.
+ * `place` is the place of these bytes in the frame. */
+static void sum_part(ch_frame_vec *v, size_t place, const uint8_t *at, size_t n)
+{
+    size_t done = v->header + v->summed;
+
+    if (place + n <= done)
+        return;
+    if (place < done) {
+        at += done - place;
+        n -= done - place;
+    }
+    ch__frame_sums_add(&v->sums, at, n);
+    v->summed += n;
+}
+
+int ch__frame_vec_next(ch_frame_vec *v, size_t max_bytes, struct iovec *part, int max_parts)
+{
+    size_t at = v->first_at, place = v->sent;
+    int    n = 0;
+
+    for (int i = v->first; i < v->n_parts && n < max_parts && max_bytes > 0; i++, at = 0) {
+        bool           is_sums = v->has_checksums && i == v->n_parts - 1 && i > 0;
+        const uint8_t *from = (const uint8_t *)v->part[i].iov_base + at;
+        size_t         bytes = v->part[i].iov_len - at;
+
+        bytes = bytes < max_bytes ? bytes : max_bytes;
+        if (is_sums)
+            ch__frame_sums_end(&v->sums);
+        else if (v->has_checksums)
+            sum_part(v, place, from, bytes);
+        part[n++] =
+            (struct iovec){.iov_base = (char *)v->part[i].iov_base + at, .iov_len = bytes};
+        place += bytes;
+        max_bytes -= bytes;
+    }
+    return n;
+}
+
+void ch__frame_vec_sent(ch_frame_vec *v, size_t n)
+{
+    v->sent += n;
+    n += v->first_at;
+    while (v->first < v->n_parts && n >= v->part[v->first].iov_len)
+        n -= v->part[v->first++].iov_len;
+    v->first_at = n;
+}
+
+void ch__frame_vec_free(ch_frame_vec *v)
+{
+    if (v == NULL)
+        return;
+    unref_all(v->n_tensors, v->tensor);
+    ch__free(v);
+}
+
+ch_status ch__frame_encode(const ch_frame *f, bool has_checksums, void **bytes, size_t *size)
+{
+    ch_frame_vec *v = NULL;
+    ch_status     st = ch__frame_vec_new(f, has_checksums, &v);
+    struct iovec  part;
+    uint8_t      *to;
+
+    if (st != CH_OK)
+        return st;
+    to = ch__malloc(v->size);
+    if (to == NULL) {
+        ch__frame_vec_free(v);
+        return ch__fail_memory("frame");
+    }
+    while (v->sent < v->size && ch__frame_vec_next(v, v->size, &part, 1) == 1) {
+        memcpy(to + v->sent, part.iov_base, part.iov_len);
+        ch__frame_vec_sent(v, part.iov_len);
+    }
+    *bytes = to;
+    *size = v->size;
+    ch__frame_vec_free(v);
+    return CH_OK;
 }

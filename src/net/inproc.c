@@ -87,8 +87,7 @@ static void inproc_reply(ch_task *t, ch_back back, ch_frame *f)
     const inproc_link *e = slot != NULL ? slot->end : NULL;
 
     f->name = t->name;
-    if (e == NULL ||
-        !ch__mailbox_put(threads_task_of(e->link->task), f, threads_task_of(t)))
+    if (e == NULL || !ch__mailbox_put(threads_task_of(e->link->task), f, threads_task_of(t)))
         ch__frame_drop(f);
 }
 

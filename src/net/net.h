@@ -193,7 +193,7 @@ const char *ch__role_name(unsigned role);
 /* A method of a task, and the roles that may call it. Calls of other roles end with
  * PERMISSION_DENIED, and the task does not receive them. */
 typedef struct ch_net_method {
-    const char *name; /* for error messages; NULL: there is no such method */
+    const char *name;    /* for error messages; NULL: there is no such method */
     unsigned    callers; /* ch_net_role bits */
 } ch_net_method;
 
@@ -280,10 +280,10 @@ typedef struct ch_sim_options {
     int      least_delay_us, most_delay_us; /* range of a frame's delay; 0 and 0: 1 to 100 */
     /* Probabilities that a frame is lost, that it is delivered twice, and that its delay is
      * multiplied by 1 to 100. */
-    int  drop, twice, late;
-    int  work_us; /* longest virtual duration of work; 0: 1000 */
+    int     drop, twice, late;
+    int     work_us;      /* longest virtual duration of work; 0: 1000 */
     int64_t bytes_per_ms; /* speed of frames of 64 KiB and more; 0: no limit */
-    bool encode;  /* encode every frame as bytes and decode it again, as a network would */
+    bool    encode; /* encode every frame as bytes and decode it again, as a network would */
 } ch_sim_options;
 CH_MUST_CHECK ch_status ch__net_sim(const ch_sim_options *opt, ch_net **out);
 /* Executes the next event. Returns false if there is none, and there never will be. */

@@ -110,14 +110,13 @@ void ch__outbox_call(ch_outbox *outbox, ch_link *to, ch_message *m, const ch_cal
     e->made.bytes = bytes;
     to->n_calls++;
     to->n_bytes += bytes;
-    *item =
-        (ch_outgoing){.frame = {.kind = CH_FRAME_CALL,
-                                .call = ch__pending_number(&t->table, e),
-                                .from = t->incarnation,
-                                .to = opt->incarnation,
-                                .timeout = e->timeout,
-                                .message = m},
-                      .link = to};
+    *item = (ch_outgoing){.frame = {.kind = CH_FRAME_CALL,
+                                    .call = ch__pending_number(&t->table, e),
+                                    .from = t->incarnation,
+                                    .to = opt->incarnation,
+                                    .timeout = e->timeout,
+                                    .message = m},
+                          .link = to};
 }
 
 void ch__outbox_cancel(ch_outbox *outbox, uint64_t id)
@@ -203,11 +202,11 @@ void ch__outbox_work(ch_outbox *outbox, uint64_t    id, void (*run)(void *arg),
 /* Sends a call. If the wire does not take the frame, ends the call with the wire's ending. */
 static void send_call(ch_task *t, ch_outgoing *item)
 {
-    ch_frame    f = item->frame;
-    uint64_t    number = f.call;
+    ch_frame     f = item->frame;
+    uint64_t     number = f.call;
     ch_net_wire *wire = item->link->wire;
     ch_ending    ending = wire != NULL ? wire->ops->call(item->link, &f) : CH_ENDED_LOST;
-    ch_pending *e;
+    ch_pending  *e;
 
     if (ending == CH_ENDED_OK)
         return;

@@ -29,9 +29,9 @@ typedef struct ch_pending {
     int             heap;       /* index in the table's heap; -1: the entry never expires */
     /* Call or timer: the id that the task chose. Received call: the number that
      * the caller gave. */
-    uint64_t    id;
-    int64_t     at;          /* time of expiry in ns; INT64_MAX: never */
-    uint64_t    sequence;    /* the table's sequence when the entry was added or last moved */
+    uint64_t id;
+    int64_t  at;       /* time of expiry in ns; INT64_MAX: never */
+    uint64_t sequence; /* the table's sequence when the entry was added or last moved */
     /* Call: ns that the caller waits while no bulk bytes move; the time in ns at which the call
      * is late even if they do. */
     int64_t timeout, last;

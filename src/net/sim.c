@@ -70,16 +70,16 @@ typedef struct cut {
 } cut;
 
 typedef struct sim {
-    ch_net         net; /* must be first */
-    ch_net_wire    wire;
-    ch_sim_options opt;
-    int64_t        now;
-    uint64_t       n_drawn, n_begun, sequence, hash;
-    uint64_t       last_incarnation;
-    sim_event     *heap;
-    int            n_heap, cap_heap;
-    cut           *cuts;
-    int            n_cuts, cap_cuts;
+    ch_net          net; /* must be first */
+    ch_net_wire     wire;
+    ch_sim_options  opt;
+    int64_t         now;
+    uint64_t        n_drawn, n_begun, sequence, hash;
+    uint64_t        last_incarnation;
+    sim_event      *heap;
+    int             n_heap, cap_heap;
+    cut            *cuts;
+    int             n_cuts, cap_cuts;
     sim_connection *connection; /* by slot */
     int             n_connections, cap_connections;
 } sim;
@@ -206,11 +206,11 @@ static int find_cut(const sim *s, const char *a, const char *b)
 /* Encodes the frame as bytes and decodes it again, as a network would. */
 static ch_status recode(ch_frame *f)
 {
-    ch_frame_reader r = {.max_bytes = INT64_MAX};
+    ch_frame_reader r = {.max_bytes = INT64_MAX, .has_checksums = true};
     void           *bytes;
     size_t          size, used = 0;
     bool            is_whole = false;
-    ch_status       st = ch__frame_encode(f, &bytes, &size);
+    ch_status       st = ch__frame_encode(f, true, &bytes, &size);
 
     if (st != CH_OK)
         return st;
@@ -584,8 +584,7 @@ static void break_link(sim *s, const sim_event *c)
     record(s, "broke", t, c->before);
     for (int i = 0; i < t->n_links; i++)
         if (strcmp(t->link[i]->name, c->from->task.name) == 0)
-            take(c->to,
-                 &(ch_input){.kind = CH_INPUT_BROKE, .broke = {t->link[i], c->before}});
+            take(c->to, &(ch_input){.kind = CH_INPUT_BROKE, .broke = {t->link[i], c->before}});
     take(c->to, &(ch_input){.kind = CH_INPUT_LEFT, .left = c->frame.back});
 }
 

@@ -26,8 +26,8 @@ bool ch__slots_add(ch_slots *s, struct ch_net_wire *wire, void *end, ch_back *ou
     ch_slot *slot;
 
     /* Room for all idle slots, so that ch__slots_end cannot fail. */
-    if (s->n_idle == 0 && (!grow(s) || !ch__grow((void **)&s->idle, &s->cap_idle,
-                                                 (int)s->n + 1, sizeof(s->idle[0]))))
+    if (s->n_idle == 0 && (!grow(s) || !ch__grow((void **)&s->idle, &s->cap_idle, (int)s->n + 1,
+                                                 sizeof(s->idle[0]))))
         return false;
     number = s->n_idle > 0 ? s->idle[--s->n_idle] : s->n++;
     slot = ch__slots_get(s, number);
@@ -35,8 +35,8 @@ bool ch__slots_add(ch_slots *s, struct ch_net_wire *wire, void *end, ch_back *ou
     atomic_store_explicit(&slot->n_calls, 0, memory_order_relaxed);
     atomic_store_explicit(&slot->reply_bytes, 0, memory_order_relaxed);
     atomic_store_explicit(&slot->moved_at, 0, memory_order_relaxed);
-    *out = (ch_back){wire, number,
-                     atomic_load_explicit(&slot->generation, memory_order_relaxed)};
+    *out =
+        (ch_back){wire, number, atomic_load_explicit(&slot->generation, memory_order_relaxed)};
     return true;
 }
 

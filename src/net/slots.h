@@ -44,9 +44,9 @@ enum { CH_SLOT_FIRST = 32, CH_SLOT_CHUNKS = 20 };
 /* Zero-initialise to begin. */
 typedef struct ch_slots {
     ch_slot *_Atomic chunk[CH_SLOT_CHUNKS];
-    uint32_t  n;    /* slots so far */
-    uint32_t *idle; /* slots without a connection */
-    int       n_idle, cap_idle;
+    uint32_t         n;    /* slots so far */
+    uint32_t        *idle; /* slots without a connection */
+    int              n_idle, cap_idle;
 } ch_slots;
 
 /* Adds a connection and returns its path in *out. Returns false if memory is exhausted. One

@@ -26,7 +26,15 @@
 
 /* ---- frames ---- */
 
-typedef enum ch_frame_kind { CH_FRAME_CALL = 1, CH_FRAME_REPLY, CH_FRAME_CANCEL } ch_frame_kind;
+typedef enum ch_frame_kind {
+    CH_FRAME_CALL = 1,
+    CH_FRAME_REPLY,
+    CH_FRAME_CANCEL,
+    /* Of a connection; tasks do not receive them. */
+    CH_FRAME_HELLO,   /* the first frame in both directions; the message is a hello (hello.h) */
+    CH_FRAME_REFUSAL, /* this side cannot go on, because of `status` and `fault` */
+    CH_FRAME_BYE      /* this side sends no further calls */
+} ch_frame_kind;
 
 /* The unit that a wire carries from task to task. net/frame.h encodes it as bytes. */
 typedef struct ch_frame {
@@ -37,8 +45,8 @@ typedef struct ch_frame {
     uint64_t      from;    /* incarnation of the sender; 0: no task listens there */
     uint64_t      to;      /* incarnation of the receiver; 0: any */
     int64_t       timeout; /* call: ns that the caller waits; 0: until it sends a cancel */
-    ch_message   *message; /* owned; of a call, and of a reply that is CH_ENDED_OK */
-    ch_fault     *fault;   /* owned; of an error reply; NULL: out of memory when it was sent */
+    ch_message *message; /* owned; of a call, of a reply that is CH_ENDED_OK, and of a hello */
+    ch_fault   *fault;   /* owned; of an error reply or a refusal; NULL: out of memory then */
     /* Not sent. The receiving wire sets these two. */
     const char *name; /* of the sender; valid as long as the receiving task */
     unsigned    role; /* call: ch_net_role that the sender's connection proved */
@@ -64,7 +72,7 @@ typedef struct ch_input {
     union {
         ch_frame frame;
         struct {
-            ch_link *link; /* of this task */
+            ch_link *link;   /* of this task */
             uint64_t before; /* calls with a smaller ch__call_sequence are lost */
         } broke;
         ch_back left;
@@ -109,7 +117,7 @@ typedef struct ch_wire_ops {
 struct ch_net_wire {
     const ch_wire_ops *ops;
     ch_net            *net;
-    bool     reaches_names;    /* the tasks of the net, by name: addresses do not matter */
+    bool     reaches_names;     /* the tasks of the net, by name: addresses do not matter */
     bool     counts_calls;      /* the wire asks ch__back_may_deliver */
     bool     polls_while_spins; /* `sleep` must be called while a thread spins */
     ch_slots slots;
@@ -145,7 +153,7 @@ struct ch_net {
     ch_net_wire         *wire[CH_NET_WIRES]; /* in the order in which links try them */
     int                  n_wires;
     ch_net_wire *_Atomic sleeper; /* the wire in which idle threads sleep */
-    size_t          task_bytes; /* size of the engine's task, which begins with a ch_task */
+    size_t          task_bytes;   /* size of the engine's task, which begins with a ch_task */
     pthread_mutex_t lock; /* guards the list and the book; tasks are freed with the net */
     ch_task       **task;
     int             n_tasks, cap_tasks;
@@ -155,14 +163,14 @@ struct ch_net {
 };
 
 struct ch_link {
-    ch_task     *task;     /* the task that the link belongs to */
-    char         name[64]; /* of the peer */
-    ch_net_wire *wire;     /* NULL: no wire reaches the peer yet */
-    void        *end;      /* the wire's data */
+    ch_task     *task;         /* the task that the link belongs to */
+    char         name[64];     /* of the peer */
+    ch_net_wire *wire;         /* NULL: no wire reaches the peer yet */
+    void        *end;          /* the wire's data */
     unsigned     book_version; /* of the book when the wire was chosen */
-    char        *address;  /* with which the wire was chosen; NULL: none */
-    int          n_calls;  /* pending calls */
-    int64_t      n_bytes;  /* bytes in them */
+    char        *address;      /* with which the wire was chosen; NULL: none */
+    int          n_calls;      /* pending calls */
+    int64_t      n_bytes;      /* bytes in them */
     /* The room of the link, which the peer has announced. The wire may set it in any thread. */
     atomic_int           credit_calls;
     atomic_int_least64_t credit_bytes;

@@ -5,7 +5,12 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "../net/actor.h"
+#include "job/coordinator/heartbeat.h"
 #include "job/dispatch.h"
+#include "job/local_cluster.h"
+#include "net/wire.h"
+
+static actor client;
 
 /* ---- methods ---- */
 
@@ -27,6 +32,89 @@ static void methods_have_a_name_and_message_types(void **state)
     assert_null(ch__method(0));
     assert_null(ch__method(CH_METHOD_END));
     assert_null(ch__method(UINT32_MAX));
+    (void)state;
+}
+
+/* ---- who may call ---- */
+
+static void every_method_has_callers(void **state)
+{
+    for (uint32_t i = 0; i < CH_METHOD_END; i++) {
+        const ch_method     *m = ch__method(i);
+        const ch_net_method *c = &ch__method_callers[i];
+
+        assert_true((m != NULL) == (c->name != NULL));
+        if (m == NULL)
+            continue;
+        assert_string_equal(c->name, m->name);
+        assert_int_equal(c->callers & ~(unsigned)(CH_ROLE_CHIEF | CH_ROLE_WORKER), 0);
+        assert_true(c->callers != 0);
+        if (i >= CH_WORKER_FUNCTION)
+            assert_int_equal(c->callers, CH_ROLE_CHIEF);
+    }
+    assert_int_equal(ch__method_callers[CH_PS_UPDATE].callers, CH_ROLE_WORKER);
+    assert_int_equal(ch__method_callers[CH_PS_FENCE].callers, CH_ROLE_CHIEF);
+    (void)state;
+}
+
+/* Calls a method of a task of a local cluster, as a task of this name. */
+static void call_as(const char *name, const char *callee, uint32_t method)
+{
+    ch_net           *own = NULL;
+    ch_local_cluster *cluster = NULL;
+    static actor      a;
+    ch_outbox        *outbox;
+
+    a = (actor){0};
+    assert_int_equal(ch__net_sim(NULL, &own), CH_OK);
+    assert_int_equal(
+        ch__local_cluster_new_on(own, &(ch_local_cluster_options){.ps = 1, .workers = 1},
+                                 &(ch_local_cluster_task_options){0}, &cluster),
+        CH_OK);
+    actor_start(own, &a, name);
+    outbox = ch__task_enter(a.task);
+    actor_post(&a, outbox, callee, message_of(method, 0), s_ns, 0);
+    ch__task_leave(a.task);
+    actor_wait(&a, &a.n_ended, 1);
+    client.status = a.status;
+    memcpy(client.text, a.text, sizeof(client.text));
+    ch_local_cluster_unref(cluster);
+}
+
+static void tasks_of_a_job_refuse_calls_of_other_roles(void **state)
+{
+    client = (actor){0};
+    call_as("worker/7", "ps/0", CH_PS_FENCE);
+    assert_int_equal(client.status, CH_PERMISSION_DENIED);
+    assert_string_equal(
+        client.text, "call of fence (method 7) by worker/7: the role worker may not call it");
+    call_as("ps/7", "worker/0", CH_WORKER_RUN);
+    assert_int_equal(client.status, CH_PERMISSION_DENIED);
+    call_as("chief/7", "ps/0", CH_PS_UPDATE);
+    assert_int_equal(client.status, CH_PERMISSION_DENIED);
+    call_as("someone", "ps/0", CH_PS_READ);
+    assert_int_equal(client.status, CH_PERMISSION_DENIED);
+    call_as("chief/7", "ps/0", CH_PS_PING);
+    assert_int_equal(client.status, CH_OK);
+    (void)state;
+}
+
+/* ---- signs of life ---- */
+
+static void heartbeat_counts_ticks_without_any_frame(void **state)
+{
+    ch_link      l = {0};
+    ch_heartbeat p = {0};
+
+    for (int i = 1; i <= 5; i++) {
+        (void)ch__heartbeat_tick(&p, &l, 100, false);
+        assert_int_equal(p.n_silent, i);
+    }
+    ch__link_received(&l, 7); /* a part of a large reply, say */
+    (void)ch__heartbeat_tick(&p, &l, 100, false);
+    assert_int_equal(p.n_silent, 1);
+    (void)ch__heartbeat_tick(&p, &l, 100, false);
+    assert_int_equal(p.n_silent, 2);
     (void)state;
 }
 
@@ -76,7 +164,6 @@ static ch_status make_reader(void *arg, ch_task *t, uint64_t incarnation, ch_out
     return CH_OK;
 }
 
-static actor   client;
 static ch_net *net;
 
 static int open_net(void **state)
@@ -205,6 +292,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(methods_have_a_name_and_message_types),
+        cmocka_unit_test(every_method_has_callers),
+        cmocka_unit_test(tasks_of_a_job_refuse_calls_of_other_roles),
+        cmocka_unit_test(heartbeat_counts_ticks_without_any_frame),
         WITH_READER(dispatch_passes_the_request_to_the_handler_of_its_method),
         WITH_READER(dispatch_names_the_method_when_the_request_is_not_valid),
         WITH_READER(dispatch_names_the_method_when_the_role_does_not_have_it),

@@ -666,10 +666,10 @@ static void calls_end_and_leak_nothing_when_memory_is_short(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(incarnation_number_is_the_time_and_random_bits),
-                                        cmocka_unit_test(role_is_the_first_part_of_a_name),
-                                        TESTS(sim), TESTS(inproc)};
-    ch_tensor              *t = NULL;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(incarnation_number_is_the_time_and_random_bits),
+        cmocka_unit_test(role_is_the_first_part_of_a_name), TESTS(sim), TESTS(inproc)};
+    ch_tensor *t = NULL;
 
     /* Allocates objects that exist once in a process. */
     if (ch_tensor_scalar(CH_F32, 1, &t) != CH_OK)

@@ -381,14 +381,14 @@ static void call_somebody(node *n, int64_t now, ch_outbox *outbox)
 
     if (w->n_calls == MOST_CALLS)
         return;
-    w->call[w->n_calls++] = (known){
-        .by = n->index,
-        .to = to,
-        .incarnation = n->incarnation,
-        .to_incarnation = ch__sim_draw(w->net, 3) == 0 ? n->peer_incarnation[to] : 0,
-        .made = now,
-        .deadline = deadline,
-        .was_cancelled = ch__sim_draw(w->net, 20) == 0};
+    w->call[w->n_calls++] =
+        (known){.by = n->index,
+                .to = to,
+                .incarnation = n->incarnation,
+                .to_incarnation = ch__sim_draw(w->net, 3) == 0 ? n->peer_incarnation[to] : 0,
+                .made = now,
+                .deadline = deadline,
+                .was_cancelled = ch__sim_draw(w->net, 20) == 0};
     ch__outbox_call(outbox, ch__task_link(n->task, name_of[to]), numbered(1, number),
                     &(ch_call_options){.id = number,
                                        .deadline = deadline,

@@ -28,7 +28,7 @@ struct post {
     pthread_mutex_t lock; /* guards the rest */
     letter          queue[QUEUE];
     int             n, n_links, n_left;
-    ch_gate         bell; /* opened when a letter arrives and when a thread is woken */
+    ch_gate         bell;       /* opened when a letter arrives and when a thread is woken */
     bool            says_hello; /* links learn the room of their peer when they connect */
 };
 

@@ -322,13 +322,12 @@ ch_status ch__coord_start(ch_net *net, const ch_coord_options *opt, ch_task **ou
     /* make_coord reads it during ch__task_start only, because the task is never restarted. */
     ch_coord_options own = *opt;
 
-    return ch__task_start(
-        net,
-        &(ch_task_options){.name = "chief/0",
-                           .ops = &ops,
-                           .make = make_coord,
-                           .arg = &own,
-                           .methods = ch__method_callers,
-                           .n_methods = CH_METHOD_END},
-        out);
+    return ch__task_start(net,
+                          &(ch_task_options){.name = "chief/0",
+                                             .ops = &ops,
+                                             .make = make_coord,
+                                             .arg = &own,
+                                             .methods = ch__method_callers,
+                                             .n_methods = CH_METHOD_END},
+                          out);
 }

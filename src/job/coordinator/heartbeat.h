@@ -15,8 +15,8 @@
 enum { CH_HEARTBEAT_PINGS = 48 }; /* open pings to a task, at most */
 
 typedef struct ch_heartbeat {
-    int n_silent; /* ticks since the last sign of life; the coordinator resets it too */
-    int n;        /* open pings */
+    int     n_silent;    /* ticks since the last sign of life; the coordinator resets it too */
+    int     n;           /* open pings */
     int64_t received_at; /* of the link, at the last tick */
     struct ch_heartbeat_ping {
         uint64_t id; /* of the call */
