@@ -228,6 +228,8 @@ static ch_status recode(ch_frame *f)
     r.frame.back = f->back;
     ch__frame_drop(f);
     *f = r.frame;
+    r.frame = (ch_frame){0};
+    ch__frame_reader_drop(&r);
     return CH_OK;
 }
 

@@ -23,7 +23,7 @@ enum { SERVERS = 3, MOST_VARS = 64, MOST_SHARDS = 8, MOST_VALUES = 256 };
 
 typedef struct asker {
     ch_net     *net;
-    ch_task    *task;
+    ch_task    *task, *server[SERVERS];
     uint64_t    n_asked;
     bool        has_ended;
     ch_ending   ending;
@@ -75,8 +75,7 @@ static inline void begin(asker *a, const ch_sim_options *opt)
     memset(a, 0, sizeof(*a));
     t_ok(ch__net_sim(opt, &a->net));
     for (int i = 0; i < SERVERS; i++) {
-        char     name[16];
-        ch_task *t = NULL;
+        char name[16];
 
         snprintf(name, sizeof(name), "ps/%d", i);
         t_ok(ch__device_of_task("ps", i, 0, &options[i].device));
@@ -85,7 +84,7 @@ static inline void begin(asker *a, const ch_sim_options *opt)
                                                .ops = &ch__server_ops,
                                                .make = ch__server_make,
                                                .arg = &options[i]},
-                            &t));
+                            &a->server[i]));
     }
     t_ok(ch__task_start(
         a->net,

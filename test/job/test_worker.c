@@ -32,11 +32,14 @@ static void send_function(setting *s)
     ch_tensor             *bytes = NULL;
     void                  *data = NULL;
     size_t                 n = 0;
+    uint64_t               incarnation[SERVERS];
 
     cohort__worker_function__init(&m);
     m.function = 1;
     m.n_servers = SERVERS;
-    m.servers = (uint64_t[SERVERS]){1, 1, 1};
+    m.servers = incarnation;
+    for (int i = 0; i < SERVERS; i++)
+        incarnation[i] = ch__task_incarnation(s->c.a.server[i]);
     t_ok(ch__step_plan_encode(&s->sent, &data, &n));
     t_ok(ch_tensor_copy_of(CH_U8, ch_shape_of((int64_t)n), data, &bytes));
     t_ok(ch__message_pack(CH_WORKER_FUNCTION, &m.base, 1, &bytes, &p));
