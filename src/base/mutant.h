@@ -36,8 +36,7 @@
     X(GENERATION) /* an ended connection is mistaken for the next one in its slot */           \
     X(LEFT)       /* calls of a caller whose connection has ended are not cancelled */         \
     X(ADDRESSEE)  /* a call to an earlier incarnation is handled by the next one */            \
-    X(CREDIT)     /* calls are sent although the link has no room */                           \
-    X(ROLES)      /* every role may call every method */
+    X(CREDIT)     /* calls are sent although the link has no room */
 
 #define CH_MUTANTS_CRASH(X)                                                                    \
     X(FILESYNC)    /* a file is renamed before its bytes are durable */                        \

@@ -135,7 +135,7 @@ static void call_ended(const ch_frame *f)
 static bool may_call(const ch_task_options *opt, uint32_t method, unsigned role)
 {
     return opt->methods == NULL || method >= (uint32_t)opt->n_methods ||
-           (opt->methods[method].callers & role) != 0 || !CH_KEEPS(ROLES);
+           (opt->methods[method].callers & role) != 0;
 }
 
 /* Replies that the caller's role may not call the method. */

@@ -101,6 +101,7 @@ static void post_reply(ch_task *t, ch_back back, ch_frame *f)
         ch__frame_drop(f);
     else
         post_letter(((post *)back.wire)->other, ((post_link *)slot->end)->caller, f);
+    ch__gate_open(&((post *)back.wire)->bell); /* the next call may be delivered now */
 }
 
 static void post_close_link(ch_link *l)
@@ -129,14 +130,28 @@ static void post_close(ch_net_wire *w, ch_task *t)
     ch__free(p);
 }
 
-/* Puts one letter into a mailbox. Returns false if there is none. */
+/* Returns true if the first letter must wait, because its connection has too many calls. */
+static bool must_wait(post *p)
+{
+    const ch_frame *f = &p->queue[0].frame;
+    const ch_task  *t = ch__net_find(p->wire.net, p->queue[0].to);
+
+    if (f->kind != CH_FRAME_CALL || t == NULL || ch__back_may_deliver(t, f->back)) {
+        if (f->kind == CH_FRAME_CALL)
+            ch__slots_deliver(&p->wire.slots, f->back);
+        return false;
+    }
+    return true;
+}
+
+/* Puts one letter into a mailbox. Returns false if there is none that may be delivered. */
 static bool deliver(post *p)
 {
     letter   l;
     ch_task *t;
 
     pthread_mutex_lock(&p->lock);
-    if (p->n == 0) {
+    if (p->n == 0 || must_wait(p)) {
         pthread_mutex_unlock(&p->lock);
         return false;
     }
@@ -185,7 +200,7 @@ static post *post_new(ch_net *net)
 
     assert_non_null(p);
     p->wire.ops = &post_ops;
-    p->wire.polls_while_spins = true;
+    p->wire.polls_while_spins = p->wire.counts_calls = true;
     assert_int_equal(pthread_mutex_init(&p->lock, NULL), 0);
     ch__net_add_wire(net, &p->wire);
     return p;
@@ -330,6 +345,32 @@ static void link_has_room_for_few_calls_before_the_hello(void **state)
     (void)state;
 }
 
+/* The client ignores the room of its link. Its further calls stay in the wire. */
+static void calls_beyond_twice_the_room_are_not_delivered(void **state)
+{
+    ch_outbox *outbox;
+
+    actor_start(near, &client, "client");
+    assert_int_equal(actor_try(far, &server, "server", 4, 0), CH_OK);
+    assert_int_equal(ch__net_set_address(near, "server", "post:server"), CH_OK);
+    server.mode = KEEP;
+    outbox = ch__task_enter(client.task);
+    ch__link_set_credit(ch__task_link(client.task, "server"), 1000, INT64_MAX);
+    for (int i = 0; i < 50; i++)
+        actor_post(&client, outbox, "server", message_of(1, 1), 100 * s_ns, 0);
+    ch__task_leave(client.task);
+    for (int answered = 0, n = 8; n <= 50; n += 3) {
+        actor_wait(&server, &server.n_calls, n);
+        outbox = ch__task_enter(server.task);
+        assert_int_equal(server.n_calls, n);
+        for (int i = 0; i < 3; i++)
+            ch__outbox_reply(outbox, server.kept[answered++], message_of(1, 1));
+        ch__task_leave(server.task);
+    }
+    actor_wait(&server, &server.n_calls, 50);
+    (void)state;
+}
+
 /* ---- progress ---- */
 
 static void wait_for_timers(actor *a, int n)
@@ -363,6 +404,7 @@ int main(void)
         TEST(call_is_lost_until_the_book_has_an_address),
         TEST(pending_calls_are_lost_when_the_address_changes),
         TEST(link_has_room_for_few_calls_before_the_hello),
+        TEST(calls_beyond_twice_the_room_are_not_delivered),
         TEST(sleeping_threads_make_progress),
     };
 
