@@ -6,10 +6,10 @@
 #include "base/fault.h"
 #include "base/protobuf.h"
 
-/* The methods: number, name, type of the request, type of the reply, whether a call may be large,
- * and the roles that may call it. */
+/* The methods: number, name, type of the request, type of the reply, whether a call may be
+ * large, and the roles that may call it. */
 /* clang-format off */
-#define C  CH_ROLE_CHIEF
+#define C  CH_ROLE_COORDINATOR
 #define W  CH_ROLE_WORKER
 #define METHODS(X)                                                         \
     X(CH_PS_CREATE,       "create",   ps_create,       ps_reply,     true,  C)     \

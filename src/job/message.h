@@ -3,8 +3,8 @@
  * The coordinator and the workers call servers, and the coordinator calls workers, by the
  * methods below. A call carries the method's request: a protobuf message (proto/job.proto),
  * with tensors beside it. The reply carries the method's reply in the same way. proto/job.proto
- * describes each message. The callee's side is job/dispatch.h; net/ checks the roles of callers. Callers repeat lost calls with
- * net/retry.h, except CH_WORKER_RUN and pings.
+ * describes each message. The callee's side is job/dispatch.h; net/ checks the roles of
+ * callers. Callers repeat lost calls with net/retry.h, except CH_WORKER_RUN and pings.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef JOB_MESSAGE_H

@@ -115,7 +115,7 @@ static void reply_ending(ch_task *t, const ch_frame *f, ch_ending ending)
     f->back.wire->ops->reply(t, f->back, &reply);
 }
 
-void ch__call_refuse(ch_task *t, const ch_frame *f)
+void ch__call_end_lost(ch_task *t, const ch_frame *f)
 {
     ch_frame reply = {
         .kind = CH_FRAME_REPLY, .ending = CH_ENDED_LOST, .call = f->call, .to = f->from};

@@ -1,13 +1,13 @@
 /* net/frame.c -- encodes frames as bytes. frame_read.c decodes them.
  *
  * doc/transport.md describes the format. A ch_frame_vec (frame.h) is one block of memory: the
- * parts, the checksums, the head block (prefix, header, tensor headers, message) and the strings,
- * whose form in a frame differs from that in memory. All other tensors are sent from where they
- * are. The checksums of the bytes are computed just before the bytes are sent, while the
- * processor's cache has use for them.
+ * parts, the checksums, the head block (prefix, header, tensor headers, message) and the
+ * strings, whose form in a frame differs from that in memory. All other tensors are sent from
+ * where they are. The checksums of the bytes are computed just before the bytes are sent, while
+ * the processor's cache has use for them.
  *
- * Each put_ function writes to a `writer`. Everything is written twice: first without memory, to
- * measure it.
+ * Each put_ function writes to a `writer`. Everything is written twice: first without memory,
+ * to measure it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "net/frame.h"

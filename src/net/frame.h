@@ -23,12 +23,12 @@
  *     }
  *     ch__frame_reader_drop(&r);
  *
- * A frame consists of a prefix of four bytes ("CH" and the length of the header), a header of at
- * most 1 KiB (cohort.FrameHeader of proto/net.proto), the tensor headers (cohort.FrameTensors),
- * the message (in an error reply or a refusal a cohort.FrameFault, in a hello a
- * cohort.FrameHello), and the elements of the tensors. With checksums, which are a property of
- * the connection, a CRC-32C follows the header, and the CRC-32Cs of all later bytes, in pieces of
- * 64 KiB, end the frame. doc/transport.md describes the parts.
+ * A frame consists of a prefix of four bytes ("CH" and the length of the header), a header of
+ * at most 1 KiB (cohort.FrameHeader of proto/net.proto), the tensor headers
+ * (cohort.FrameTensors), the message (in an error reply or a refusal a cohort.FrameFault, in a
+ * hello a cohort.FrameHello), and the elements of the tensors. With checksums, which are a
+ * property of the connection, a CRC-32C follows the header, and the CRC-32Cs of all later
+ * bytes, in pieces of 64 KiB, end the frame. doc/transport.md describes the parts.
  *
  * The reader decodes untrusted bytes. It checks every size before it adds or multiplies the
  * size, and never allocates more than the bytes received so far and 16 MiB; kept blocks of the

@@ -1,9 +1,9 @@
 /* net/frame_read.c -- decodes frames from untrusted bytes.
  *
  * A ch_frame_reader (frame.h) receives bytes in pieces of any size. It reads a frame part by
- * part: prefix, header, body (tensor headers and message), the elements of each tensor, then the
- * checksums. For each part it says where the bytes belong (ch__frame_next): elements are received
- * into the memory in which they stay. Wires call ch__frame_next and ch__frame_got, or
+ * part: prefix, header, body (tensor headers and message), the elements of each tensor, then
+ * the checksums. For each part it says where the bytes belong (ch__frame_next): elements are
+ * received into the memory in which they stay. Wires call ch__frame_next and ch__frame_got, or
  * ch__frame_read if the bytes are elsewhere; fuzz/frame.c tests both.
  *
  * Invariants:

@@ -63,7 +63,8 @@ static ch_status fail_damaged(const char *why)
     return ch__fail(CH_DATA_LOSS, "hello from a peer: damaged: %s", why);
 }
 
-/* Copies a text. Texts are names that appear in messages, so they have no control characters. */
+/* Copies a text. Texts are names that appear in messages, so they have no control
+ * characters. */
 static ch_status read_text(ch_hello *h, const text *t, ch_wire_span s)
 {
     size_t n = ch__wire_bytes(s);

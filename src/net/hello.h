@@ -1,8 +1,8 @@
 /* net/hello.h -- the first frame of a connection, in both directions.
  *
- * A hello says which release the sender is, which task of which job, and how much it accepts. It
- * has the same format in all versions of frames, so that two releases that cannot talk to each
- * other can say so.
+ * A hello says which release the sender is, which task of which job, and how much it accepts.
+ * It has the same format in all versions of frames, so that two releases that cannot talk to
+ * each other can say so.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef NET_HELLO_H
@@ -29,8 +29,8 @@ typedef struct ch_hello {
 /* Packs a hello as the message of a CH_FRAME_HELLO. */
 CH_MUST_CHECK ch_status ch__hello_encode(const ch_hello *h, ch_message **out);
 /* Reads the message of a CH_FRAME_HELLO, which is untrusted. Skips unknown fields. Returns
- * DATA_LOSS if it is damaged, if a text is too long or has control characters, or if a number is
- * too large. */
+ * DATA_LOSS if it is damaged, if a text is too long or has control characters, or if a number
+ * is too large. */
 CH_MUST_CHECK ch_status ch__hello_decode(const ch_message *m, ch_hello *out);
 
 #endif

@@ -5,8 +5,8 @@
  *
  * Calls carry no timeout, because this wire delivers every cancel unless memory is exhausted. A
  * caller that cancels call after call must not fill the mailbox of a callee that does not read
- * it. So the link holds the room of a cancelled call (ch_link.n_held) until the callee has taken
- * the cancel out of its mailbox.
+ * it. So the link holds the room of a cancelled call (ch_link.n_held) until the callee has
+ * taken the cancel out of its mailbox.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "net/threads.h"
@@ -124,9 +124,9 @@ static void inproc_close(ch_net_wire *w, ch_task *t)
         const ch_pending *o = &t->table.entry[i];
 
         if (o->kind == CH_PENDING_RECEIVED && o->received.back.wire == w)
-            ch__call_refuse(t, &(ch_frame){.call = o->id,
-                                           .from = o->received.incarnation,
-                                           .back = o->received.back});
+            ch__call_end_lost(t, &(ch_frame){.call = o->id,
+                                             .from = o->received.incarnation,
+                                             .back = o->received.back});
     }
     leave_callees(w, t);
 }
@@ -154,7 +154,8 @@ static const ch_wire_ops ops = {.connect = inproc_connect,
                                 .sleep = inproc_sleep,
                                 .wake = inproc_wake};
 
-/* Returns the room of a cancelled call to its link. The `timeout` of a cancel holds its bytes. */
+/* Returns the room of a cancelled call to its link. The `timeout` of a cancel holds its
+ * bytes. */
 static void frame_removed(const ch_frame *f)
 {
     if (f->kind != CH_FRAME_CANCEL || f->back.wire->ops != &ops)

@@ -1,8 +1,9 @@
 /* net/mailbox.c -- a task's mailbox: its inputs, and the threads to be woken for them.
  *
- * A wire puts received frames, and other inputs (ch_input of wire.h), into the mailbox of a ch_threads_task (threads.h). The threads of
- * threads.c take them out. This file decides which thread must be woken, and lets threads
- * sleep. A reader is a thread that will read the mailbox before it sleeps.
+ * A wire puts received frames, and other inputs (ch_input of wire.h), into the mailbox of a
+ * ch_threads_task (threads.h). The threads of threads.c take them out. This file decides which
+ * thread must be woken, and lets threads sleep. A reader is a thread that will read the mailbox
+ * before it sleeps.
  *
  * Invariants, under box_lock:
  *   1. n_readers is the number of readers. While it is not 0, no thread needs to be woken.

@@ -19,9 +19,9 @@
  * means either of the two.
  *
  * Calls. A call has a deadline and ends exactly once: with a reply, or with the reason why
- * there is none (ch_ending). The deadline counts silence: while bulk bytes move over the link, a
- * call gets up to 64 times its time. The network may lose a call, deliver it twice, and deliver calls
- * in another order than they were made. A second reply to a call is dropped.
+ * there is none (ch_ending). The deadline counts silence: while bulk bytes move over the link,
+ * a call gets up to 64 times its time. The network may lose a call, deliver it twice, and
+ * deliver calls in another order than they were made. A second reply to a call is dropped.
  *
  * Limits. No queue grows without bound. A link has room for a number of pending calls and for a
  * number of bytes in them, which the peer announces; until then for 8 calls and 1 MiB. A call
@@ -180,7 +180,7 @@ int64_t ch__link_received_at(const ch_link *l);
 /* The role of a task in its job, as a bit: the first part of its name ("worker" of "worker/1").
  * The role of a peer in another process is the role that its connection has proved. */
 typedef enum ch_net_role {
-    CH_ROLE_CHIEF = 1,
+    CH_ROLE_COORDINATOR = 1,
     CH_ROLE_WORKER = 2,
     CH_ROLE_PS = 4,
     CH_ROLE_EVALUATOR = 8,
@@ -255,10 +255,10 @@ void ch__task_kill(ch_task *t);
  * is alive. The caller must hold no task's lock. */
 CH_MUST_CHECK ch_status ch__task_restart(ch_task *t);
 
-/* Sets the address of a task of another process in the net's book, or removes it if `address` is
- * NULL. Links find the wire to a peer by the peer's address; tasks of this process need none. If
- * the address changes, pending calls on links to the old one end as CH_ENDED_LOST. Any thread
- * may call it. Returns INVALID_ARGUMENT if the name is longer than 63 bytes. */
+/* Sets the address of a task of another process in the net's book, or removes it if `address`
+ * is NULL. Links find the wire to a peer by the peer's address; tasks of this process need
+ * none. If the address changes, pending calls on links to the old one end as CH_ENDED_LOST. Any
+ * thread may call it. Returns INVALID_ARGUMENT if the name is longer than 63 bytes. */
 CH_MUST_CHECK ch_status ch__net_set_address(ch_net *net, const char *task, const char *address);
 
 /* Kills all tasks and frees them with their links. Peers are not notified. NULL is allowed. */
@@ -293,7 +293,7 @@ void    ch__sim_run_until(ch_net *net, int64_t now);
 int64_t ch__sim_now(const ch_net *net); /* the virtual clock in ns */
 /* Starts or ends a network partition between two tasks: frames both ways are lost. */
 void ch__sim_cut(ch_net *net, const char *a, const char *b, bool is_cut);
-/* Breaks the connection between two tasks, if they have one. Both are told after a delay. The
+/* Breaks the connection between two tasks, if they have one. Both notice it after a delay. The
  * next call between them makes another connection. */
 void ch__sim_break(ch_net *net, const char *a, const char *b);
 /* Advances the clock by `ns` without executing events, as if the machine had been suspended. */

@@ -25,11 +25,12 @@ void ch__receive_pool_close(ch_receive_pool *p);
 /* Returns the bytes that the pool keeps now. */
 size_t ch__receive_pool_kept(ch_receive_pool *p);
 
-/* Returns memory for `want` bytes in the end: a kept block of that size, or else a new block of
- * `first` bytes. Sets *cap to its size. `p` may be NULL. Returns NULL if memory is exhausted. */
+/* Returns memory for `want` bytes in the end: a kept block of that size, or else a new block
+ * of `first` bytes. Sets *cap to its size. `p` may be NULL. Returns NULL if memory is
+ * exhausted. */
 void *ch__receive_block(ch_receive_pool *p, size_t first, size_t want, size_t *cap);
-/* Makes a block larger, and keeps its contents. Returns the block, which may have moved, or NULL
- * if memory is exhausted; the block is unchanged then. */
+/* Makes a block larger, and keeps its contents. Returns the block, which may have moved, or
+ * NULL if memory is exhausted; the block is unchanged then. */
 void *ch__receive_block_grow(void *block, size_t cap);
 /* Gives a block back. For ch_tensor_wrap. NULL is allowed. */
 void ch__receive_block_release(void *block);

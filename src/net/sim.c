@@ -9,9 +9,9 @@
  * heap comes first, then the tasks in the order in which they were started.
  *
  * Two tasks that call each other have a connection, which begins with the first call and has a
- * slot of the wire (slots.h). It ends when a task ends, and when a test breaks it. Both tasks are
- * told later: their calls over it are lost, and the calls that they received by it are cancelled.
- * Frames that were sent before may still arrive. Replies to these are ignored.
+ * slot of the wire (slots.h). It ends when a task ends, and when a test breaks it. Both tasks
+ * notice it later: their calls over it are lost, and the calls that they received by it are
+ * cancelled. Frames that were sent before may still arrive. Replies to these are ignored.
  *
  * Invariants:
  *   1. Every random number is a function of the seed and a counter, and nothing depends on an
@@ -379,8 +379,8 @@ static ch_status sim_connect(ch_net_wire *w, ch_link *l, const char *address)
     return CH_OK;
 }
 
-/* Returns the path of a link's calls, over the connection to the peer. Returns false if memory is
- * exhausted. */
+/* Returns the path of a link's calls, over the connection to the peer. Returns false if memory
+ * is exhausted. */
 static bool path_of(ch_link *l, ch_task **peer, ch_back *back)
 {
     sim            *s = sim_of(l->task);
@@ -508,7 +508,7 @@ static void task_unlock(sim_task *t)
 static void arrive_at_dead_task(sim *s, sim_event *c)
 {
     if (c->frame.kind == CH_FRAME_CALL && draw_chance(s, 700))
-        ch__call_refuse(&c->to->task, &c->frame);
+        ch__call_end_lost(&c->to->task, &c->frame);
     ch__frame_drop(&c->frame);
 }
 

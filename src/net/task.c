@@ -161,7 +161,7 @@ static char *copy_address(ch_net *net, const char *name)
 static const struct {
     ch_net_role role;
     const char *name;
-} roles[] = {{CH_ROLE_CHIEF, "chief"},
+} roles[] = {{CH_ROLE_COORDINATOR, "chief"},
              {CH_ROLE_WORKER, "worker"},
              {CH_ROLE_PS, "ps"},
              {CH_ROLE_EVALUATOR, "evaluator"}};

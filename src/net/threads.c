@@ -84,7 +84,7 @@ static void close_mailbox(ch_threads_task *t)
             continue;
         net_of(t)->frame_removed(&in[i].frame);
         if (in[i].frame.kind == CH_FRAME_CALL)
-            ch__call_refuse(&t->task, &in[i].frame);
+            ch__call_end_lost(&t->task, &in[i].frame);
         ch__frame_drop(&in[i].frame);
     }
     ch__free(in);

@@ -80,8 +80,8 @@ typedef struct ch_threads {
 
 extern const ch_driver_ops ch__threads_driver;
 
-/* Initialises all fields except `frame_removed`, adds the wire, and starts the helper. `spin_us`
- * is that of ch_inproc_options. Takes over the wire, unless it fails. */
+/* Initialises all fields except `frame_removed`, adds the wire, and starts the helper.
+ * `spin_us` is that of ch_inproc_options. Takes over the wire, unless it fails. */
 CH_MUST_CHECK ch_status ch__threads_init(ch_threads *n, ch_net_wire *wire, int spin_us);
 
 void ch__mailbox_open(ch_threads_task *t);

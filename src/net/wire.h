@@ -4,8 +4,8 @@
  *   - The core (task.c, outbox.c, deliver.c) is common to all engines: incarnations, links,
  *     pending calls with their deadlines and the room that they take, timers, the outbox. It
  *     runs with the task's lock held and never blocks.
- *   - A wire (ch_wire_ops) carries frames to the peers that it reaches, and puts received frames
- *     into the mailboxes of tasks. A net may have several wires; each link has one of them.
+ *   - A wire (ch_wire_ops) carries frames to the peers that it reaches, and puts received
+ *     frames into the mailboxes of tasks. A net may have several wires; each link has one.
  *   - A driver (ch_driver_ops) provides the task's lock and the clock, and passes the inputs of
  *     the mailbox to ch__task_take: threads.c, sim.c.
  *
@@ -255,8 +255,8 @@ void ch__net_add_wire(ch_net *net, ch_net_wire *w);
 /* Chooses the wire of a link again if it has none or the peer's address has changed. Then its
  * pending calls end as CH_ENDED_LOST. Returns false if no wire reaches the peer. */
 bool ch__link_choose_wire(ch_link *l);
-/* Returns true if a call with this number of bytes may be made. A message that is larger than the
- * room of the link may be sent if no other call is pending. */
+/* Returns true if a call with this number of bytes may be made. A message that is larger than
+ * the room of the link may be sent if no other call is pending. */
 bool ch__link_has_room(ch_link *l, int64_t bytes);
 /* Sets the room that the peer of a link has announced. Any thread may call it. */
 void ch__link_set_credit(ch_link *l, int calls, int64_t bytes);
@@ -278,9 +278,9 @@ void *ch__incarnation_end(ch_task *t);
  * reply that it has sent and each time it polls. Any thread may call it. */
 #define CH_BACK_BYTES ((int64_t)64 << 20)
 bool ch__back_may_deliver(const ch_task *t, ch_back back);
-/* Record that something was received from the peer of a link, and that bulk bytes (a frame of at
- * least CH_BULK_BYTES, or a part of it) moved over the connection of a link or a path. Any thread
- * may call them. */
+/* Record that something was received from the peer of a link, and that bulk bytes (a frame of
+ * at least CH_BULK_BYTES, or a part of it) moved over the connection of a link or a path. Any
+ * thread may call them. */
 #define CH_BULK_BYTES ((size_t)64 << 10)
 void ch__link_received(ch_link *l, int64_t now);
 void ch__link_moved(ch_link *l, int64_t now);
@@ -294,7 +294,7 @@ void ch__received_drop(ch_task *t, ch_pending *call);
  * except for CH_INPUT_LEFT and for a cancel of a call that was received twice. */
 void ch__task_take(ch_task *t, ch_input *in);
 /* Ends a received call as CH_ENDED_LOST at its caller, without an event: the task has ended. */
-void ch__call_refuse(ch_task *t, const ch_frame *f);
+void ch__call_end_lost(ch_task *t, const ch_frame *f);
 /* Returns the place of a call of this task among its calls, in the order in which they were
  * made: the wire of a connection remembers that of the last call, for CH_INPUT_BROKE. */
 uint64_t ch__call_sequence(const ch_task *t, const ch_frame *f);

@@ -47,13 +47,13 @@ static void every_method_has_callers(void **state)
         if (m == NULL)
             continue;
         assert_string_equal(c->name, m->name);
-        assert_int_equal(c->callers & ~(unsigned)(CH_ROLE_CHIEF | CH_ROLE_WORKER), 0);
+        assert_int_equal(c->callers & ~(unsigned)(CH_ROLE_COORDINATOR | CH_ROLE_WORKER), 0);
         assert_true(c->callers != 0);
         if (i >= CH_WORKER_FUNCTION)
-            assert_int_equal(c->callers, CH_ROLE_CHIEF);
+            assert_int_equal(c->callers, CH_ROLE_COORDINATOR);
     }
     assert_int_equal(ch__method_callers[CH_PS_UPDATE].callers, CH_ROLE_WORKER);
-    assert_int_equal(ch__method_callers[CH_PS_FENCE].callers, CH_ROLE_CHIEF);
+    assert_int_equal(ch__method_callers[CH_PS_FENCE].callers, CH_ROLE_COORDINATOR);
     (void)state;
 }
 

@@ -379,7 +379,7 @@ static void role_is_the_first_part_of_a_name(void **state)
 {
     assert_int_equal(ch__role_of("worker/1"), CH_ROLE_WORKER);
     assert_int_equal(ch__role_of("ps/0"), CH_ROLE_PS);
-    assert_int_equal(ch__role_of("chief/0"), CH_ROLE_CHIEF);
+    assert_int_equal(ch__role_of("chief/0"), CH_ROLE_COORDINATOR);
     assert_int_equal(ch__role_of("evaluator"), CH_ROLE_EVALUATOR);
     assert_int_equal(ch__role_of("work/1"), CH_ROLE_OTHER);
     assert_int_equal(ch__role_of("workers/1"), CH_ROLE_OTHER);
@@ -390,7 +390,7 @@ static void role_is_the_first_part_of_a_name(void **state)
 static void call_of_another_role_is_denied(void **state)
 {
     static const ch_net_method methods[] = {
-        [2] = {"stop", CH_ROLE_CHIEF | CH_ROLE_PS}, [5] = {"update", CH_ROLE_WORKER}};
+        [2] = {"stop", CH_ROLE_COORDINATOR | CH_ROLE_PS}, [5] = {"update", CH_ROLE_WORKER}};
     ch_outbox *outbox;
 
     actor_start(net, &client, "ps/0");
