@@ -322,6 +322,17 @@ static ch_status add_bodies(ch_partition *p, const ch_node *call, ch_body_plan *
     return rc;
 }
 
+/* Adds the action in which the cores compute their parts of a call. */
+static ch_status add_parts_of(ch_partition *p, const ch_node *call, ch_core_call *of)
+{
+    ch_action *a = add_action(p, CH_ACTION_CALL, call);
+
+    if (a == NULL)
+        return no_memory();
+    a->call = of;
+    return CH_OK;
+}
+
 /* Returns room for the parts of a call; NULL: out of memory. */
 static ch_core_call *new_call(ch_partition *p, const ch_node *call)
 {
@@ -354,21 +365,14 @@ static ch_status repeat(ch_partition *p, const ch_node *call, const ch_repeat *r
                         const ch_form **out)
 {
     ch_core_call *of = new_call(p, call);
-    ch_action    *a;
     ch_status     rc;
 
     if (of == NULL)
         return no_memory();
     of->rule = r->rule;
     rc = divide_by_ranges(p, call, &r->ranges, of);
-    if (rc != CH_OK)
-        return rc;
-    a = add_action(p, CH_ACTION_CALL, call);
-    if (a == NULL)
-        return no_memory();
-    a->call = of;
     *out = of->out[0];
-    return CH_OK;
+    return rc == CH_OK ? add_parts_of(p, call, of) : rc;
 }
 
 /* Decides what the cores do in a call. Adds the reshards of its inputs, which precede it. */
@@ -386,7 +390,6 @@ static ch_status add_call(ch_partition *p, const ch_node *call, ch_call_plan pla
 {
     ch_core_call  *of = new_call(p, call);
     ch_core_layout room;
-    ch_action     *a;
     ch_status      rc;
 
     p->move = (ch_planned_move){.use = CH_FOR_CALL, .call = call};
@@ -396,13 +399,9 @@ static ch_status add_call(ch_partition *p, const ch_node *call, ch_call_plan pla
     of->rule = plan.rule;
     of->stays_partial = plan.stays_partial;
     rc = divide_call(p, call, &plan, of);
-    if (rc != CH_OK)
-        return rc;
-    a = add_action(p, CH_ACTION_CALL, call);
-    if (a == NULL)
-        return no_memory();
-    a->call = of;
-    return p->report == NULL ? CH_OK : ch__describe_call(p, &plan, call, of);
+    if (rc == CH_OK)
+        rc = add_parts_of(p, call, of);
+    return rc != CH_OK || p->report == NULL ? rc : ch__describe_call(p, &plan, call, of);
 }
 
 /* Adds the form of a value that no op computes. */

@@ -490,6 +490,8 @@ static void reshard_names_and_counts_an_all_to_all(void **state)
     assert_int_equal(from.parts[2], 4);
     assert_int_equal(to.parts[1], 8);
     check_layouts(from, to, ch_shape_of(16, 16, 16), CH_TRAFFIC_ALL_TO_ALL, 14336 / 4);
+    ch__layout_replicated(8, 3, &to); /* a device would drop most of what it gets */
+    check_layouts(from, to, ch_shape_of(16, 16, 16), CH_TRAFFIC_ALL_GATHER, 114688 / 4);
     /* three rows on four cores: a core without rows needs columns */
     check_layouts(split_by(4, 2, 4, 1, 0, 0), split_by(4, 2, 1, 4, 0, 0), ch_shape_of(3, 8),
                   CH_TRAFFIC_ALL_TO_ALL, 18);

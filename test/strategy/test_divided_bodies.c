@@ -173,14 +173,20 @@ static void rnn_cell(ch_step *s, void *arg, ch_node *const *h, ch_node *const *x
     y[0] = next[0];
 }
 
-static ch_node *rnn_loss(ch_step *s, ch_node *x, ch_node **w)
+/* Scans x, and returns a loss of the outputs and the last carry. */
+static ch_node *scan_loss(ch_step *s, ch_scan_fn cell, ch_node *x, ch_node **w)
 {
     ch_scan_spec spec = {.n_carry = 1, .n_x = 1, .n_y = 1};
     ch_node     *h = zeros(s, ROWS, UNITS), *last = NULL, *ys = NULL;
 
-    ch_scan(s, &spec, rnn_cell, w, &h, &x, &last, &ys);
+    ch_scan(s, &spec, cell, w, &h, &x, &last, &ys);
     ch_step_out(s, "ys", ys);
     return ch_add(ch_sum_all(ch_square(ys)), ch_sum_all(last));
+}
+
+static ch_node *rnn_loss(ch_step *s, ch_node *x, ch_node **w)
+{
+    return scan_loss(s, rnn_cell, x, w);
 }
 
 #define RNN_SHAPE                                                                              \
@@ -428,12 +434,7 @@ static void outer_cell(ch_step *s, void *arg, ch_node *const *h, ch_node *const 
 
 static ch_node *nested_loss(ch_step *s, ch_node *x, ch_node **w)
 {
-    ch_scan_spec spec = {.n_carry = 1, .n_x = 1, .n_y = 1};
-    ch_node     *h = zeros(s, ROWS, UNITS), *last = NULL, *ys = NULL;
-
-    ch_scan(s, &spec, outer_cell, w, &h, &x, &last, &ys);
-    ch_step_out(s, "ys", ys);
-    return ch_add(ch_sum_all(ch_square(ys)), ch_sum_all(last));
+    return scan_loss(s, outer_cell, x, w);
 }
 
 static const example nested = {
