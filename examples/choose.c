@@ -43,8 +43,8 @@ static ch_layer *gpt(void)
 /* Pieces of a text that repeats, and the characters that follow. */
 static ch_tuple *batch(void)
 {
-    static const char text[] = "one two three four five six seven eight nine ten, ";
-    ch_tensor        *t[2] = {NULL, NULL};
+    static const unsigned char text[] = "one two three four five six seven eight nine ten, ";
+    ch_tensor                 *t[2] = {NULL, NULL};
 
     for (int i = 0; i < 2; i++) {
         must(ch_tensor_new(CH_I32, ch_shape_of(ROWS, TIME), &t[i]));

@@ -537,14 +537,9 @@ static ch_status find_best(searcher *s, const plan **first, const plan **best)
     return rc;
 }
 
-/* Returns the error that no plan fits. */
-static ch_status fail_memory_limit(const searcher *s)
+/* Returns the error that no plan fits; `least` is the one that exceeds the memory least. */
+static ch_status fail_memory_limit(const searcher *s, const plan *least)
 {
-    const plan *least = s->plans;
-
-    for (const plan *p = s->plans; p != NULL; p = p->next)
-        if (p->excess < least->excess)
-            least = p;
     return ch__fail_limit(
         "%s: no layouts fit the memory of the devices: the best of %d plans needs %lld bytes "
         "on core %d (%lld for variables, %lld for slots, about %lld for values), and %lld are "
@@ -642,7 +637,7 @@ ch_status ch__search(const ch_search_problem *p, ch_graph *g, ch_search_result *
     if (rc == CH_OK)
         rc = find_best(&s, first, &best);
     if (rc == CH_OK && best->excess > 0)
-        rc = fail_memory_limit(&s);
+        rc = fail_memory_limit(&s, best);
     if (rc == CH_OK)
         rc = new_result(&s, first, best, out);
     if (rc != CH_OK)

@@ -111,7 +111,7 @@ static int find_leaders(const step_vars *s)
 
         s->may[i] = (ch_search_var){.is_free = v != NULL && v->is_open, .leader = i};
         n += s->may[i].is_free;
-        for (int k = 0; k < s->n && s->may[i].is_free; k++) {
+        for (int k = 0; k < s->n && v != NULL && v->is_open; k++) {
             const ch_var *of = s->var[k], *now = s->var[s->may[i].leader];
 
             if (of == NULL || of->kin != v->kin)
