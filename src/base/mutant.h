@@ -43,7 +43,7 @@
     X(FOLDERSYNC)  /* the rename of a saved file is not durable when the call returns */       \
     X(PARENTSYNC)  /* a new folder is not durable when the call returns */                     \
     X(DATASYNC)    /* a data file of a checkpoint is renamed before its bytes are durable */   \
-    X(DATANAMES)   /* the index is written before the names of the data files are durable */   \
+    X(DATANAMES)   /* the index is renamed before the names of the data files are durable */   \
     X(INDEXSYNC)   /* the index is renamed before its bytes are durable */                     \
     X(INDEXNAME)   /* the index is not durable before the state file names it */               \
     X(SWEEPSYNC)   /* an old checkpoint loses its data before its index is durably gone */     \

@@ -1,5 +1,5 @@
-/* save/match.c -- finds the object of each node of a file's object graph, and the tensor of each
- * value of a program.
+/* save/match.c -- finds the object of each node of a file's object graph, and the tensor of
+ * each value of a program.
  *
  * ch__match_make decodes the object graph of the file, pairs its nodes with those of a tree
  * along edges of the same name, then the slots of paired optimizers, and then matches values

@@ -2,7 +2,8 @@
  *
  * Variables of this process, and values that are not variables, are in file 0. A variable in
  * tiles has an item for each tile. A variable on parameter servers has an item for each shard,
- * in the file of the shard's server. Items above 64 MiB are cut into slices of their first axis.
+ * in the file of the shard's server. Items above 64 MiB are cut into slices of their first
+ * axis.
  *
  * Changed rows of a delta. A variable has parts along axis 0, and each part has a shard, or
  * several if other axes are divided. The shards of a part share a list of ids: the union of

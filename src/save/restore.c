@@ -4,10 +4,10 @@
  * values and objects, dtypes and shapes, and the checksums of all data. The second changes the
  * objects.
  *
- *   1. Variables of this process. The first phase reads their values into staging memory, which
- *      the saves of the checkpoint use too. The second phase copies them, which cannot fail. The
- *      value that workers start with is read into memory of its own, because the strategy keeps
- *      it.
+ *   1. Variables of this process. The first phase reads their values into staging memory,
+ *      which the saves of the checkpoint use too. The second phase copies them, which cannot
+ *      fail. The value that workers start with is read into memory of its own, because the
+ *      strategy keeps it.
  *   2. Variables on parameter servers. The first phase only verifies their values. The second
  *      phase takes snapshots of the servers (restoring.undo), and reads the values from the
  *      files before it copies those of 1. If a read fails, the variables are put back from the

@@ -312,7 +312,8 @@ static bool is_over(const ch_save *s)
     return s->limit.until != NULL && ch__now_ns() >= s->limit.until(s->limit.arg);
 }
 
-/* Blocks until the gate of the save has moved on, in slices if its limit may begin meanwhile. */
+/* Blocks until the gate of the save has moved on; in slices if its limit may begin meanwhile.
+ */
 static ch_status wait_at_gate(ch_save *s, unsigned seen, const char *peer)
 {
     enum { NS_PER_MS = 1000000, SLICE_MS = 20 };

@@ -68,13 +68,14 @@ struct ch_save {
 };
 
 /* Starts the background thread, and blocks until it no longer reads variables (CH_FROM_VAR).
- * On an error nothing was started. If the wait reaches its limit, the save is abandoned, and may
- * still read variables. */
+ * On an error nothing was started. If the wait reaches its limit, the save is abandoned, and
+ * may still read variables. */
 CH_MUST_CHECK ch_status ch__save_start(ch_save *s);
 /* Returns true if the write has ended. */
 bool ch__save_is_done(ch_save *s);
 /* Blocks until the write has ended. Returns its error. DEADLINE_EXCEEDED: no byte was written
- * for COHORT_WAIT_LIMIT_MS, or the limit of the save is over; the write is still in progress. */
+ * for COHORT_WAIT_LIMIT_MS, or the limit of the save is over; the write is still in progress.
+ */
 CH_MUST_CHECK ch_status ch__save_wait(ch_save *s);
 /* Blocks until the write has ended, at most until `until`, a time of ch__now_ns. */
 void ch__save_wait_until(ch_save *s, int64_t until);

@@ -17,7 +17,8 @@ CH_MUST_CHECK ch_status ch__copy_strings(ch_shape shape, const char *from,
                                          const int64_t *from_stride, char *to,
                                          const int64_t *to_stride);
 
-/* Returns true if the memory of a tensor is its creator's (ch_tensor_wrap), who may change it. */
+/* Returns true if the memory of a tensor is its creator's (ch_tensor_wrap), who may change it.
+ */
 bool ch__tensor_is_wrapped(const ch_tensor *t);
 
 #endif

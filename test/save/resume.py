@@ -2,11 +2,11 @@
 """resume.py PROGRAM [--kills N] [--saves M] [--terms T] [--short] [--seed S] [MODE]... -- kills trainings at random.
 
 For each mode of test/save/resumable.c: runs the training once without a kill, and starts it again when it has finished:
-it must train no step. Then runs it anew, kills it N times with
-SIGKILL at random moments, M of them while a checkpoint is being written, and starts it again each time. The results must
-be equal to the byte: the weights, the optimizer, the numbers and the CSV file. Then does the same with SIGTERM, T times;
-now the file "steps", which belongs to no checkpoint, must have the number of each step once. N is 50 unless said, or 0
-with --terms; M is 10, or N if that is less.
+it must train no step. Then runs it anew, kills it N times with SIGKILL at random moments, M of them while a checkpoint
+is being written, and starts it again each time. The results must be equal to the byte: the weights, the optimizer, the
+numbers and the CSV file. Then does the same with SIGTERM, T times; now the file "steps", which belongs to no
+checkpoint, must have the number of each step once. N is 50 unless said, or 0 with --terms; M is 10, or N if that is
+less.
 
 SPDX-License-Identifier: Apache-2.0
 """

@@ -342,7 +342,8 @@ static void evaluator_goes_on_when_a_checkpoint_vanishes(void **state)
 
 /* ---- the second read ---- */
 
-static const char *damaged; /* data file of which the next second read damages byte 0; NULL: none */
+static const char
+    *damaged; /* data file of which the next second read damages byte 0; NULL: none */
 
 void __wrap_ch__ckpt_verify_again(ch_ckpt *c, int i);
 void __real_ch__ckpt_verify_again(ch_ckpt *c, int i);
