@@ -38,8 +38,8 @@ ch_status ch__training_visit(ch_training *t, ch_training_part_fn fn, void *arg);
 
 /* Returns true if steps may be in flight. */
 bool ch__training_is_in_flight(const ch_training *t);
-/* Captures the state. Until ch__training_release, ch__training_save and the position of the data
- * give the captured state. Two parts are not captured:
+/* Captures the state. Until ch__training_release, ch__training_save and the position of the
+ * data give the captured state. Two parts are not captured:
  *   - sums over the outputs of steps: they grow until all steps that were started have ended;
  *   - the position of the validation, which does not run meanwhile. */
 ch_status ch__training_capture(ch_training *t);

@@ -2,8 +2,8 @@
  * remove old checkpoints.
  *
  * `saved` lists the checkpoints that the manager may remove, the oldest first. The state file
- * holds the same list (CM-1). The background thread of a save updates both after the commit, and
- * removes checkpoints that are too old (CM-6, CM-7). The program's thread reads the list only
+ * holds the same list (CM-1). The background thread of a save updates both after the commit,
+ * and removes checkpoints that are too old (CM-6, CM-7). The program's thread reads the list only
  * when no write is in progress. If a program was killed between the commit and the state file,
  * the next manager adopts the checkpoint. When a restore has verified it, the manager does the
  * rest of that save: it updates the state file and removes checkpoints that are too old.
@@ -518,8 +518,8 @@ static ch_status read_step(const ch_checkpoint_manager *m, int64_t *out)
     return rc;
 }
 
-/* Takes the step of the last save back if its write has failed: the step is not saved. The error
- * may have been returned by a call on the checkpoint. */
+/* Takes the step of the last save back if its write has failed: the step is not saved. The
+ * error may have been returned by a call on the checkpoint. */
 static void settle_step(ch_checkpoint_manager *m)
 {
     if (!m->is_unsettled || ch__checkpoint_is_writing(m->checkpoint))

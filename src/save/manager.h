@@ -23,10 +23,10 @@ void ch__manager_keep_next(ch_checkpoint_manager *m);
  * does. */
 CH_MUST_CHECK ch_status ch__manager_save_prepared(ch_checkpoint_manager *m, const char **path);
 /* Measures the step that has ended, and returns true if the caller must save with `force`: if
- * `is_forced` is true, or if `is_wanted` is true, the overhead allows a save, and no write is in
- * progress. Callers with intervals of their own call this function after every step. A save that
- * is due while a write is in progress, and is not forced, is counted as skipped. The caller must
- * wait for the end of a round (ch__cut_divides_round). */
+ * `is_forced` is true, or if `is_wanted` is true, the overhead allows a save, and no write is
+ * in progress. Callers with intervals of their own call this function after every step. A save
+ * that is due while a write is in progress, and is not forced, is counted as skipped. The
+ * caller must wait for the end of a round (ch__cut_divides_round). */
 bool ch__manager_is_due(ch_checkpoint_manager *m, bool is_wanted, bool is_forced);
 /* Blocks until no write is in progress, at most until `until`, a time of ch__now_ns (INT64_MAX:
  * as ch_checkpoint_wait). Returns the error of the write, once. *is_ended is false if the write

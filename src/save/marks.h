@@ -6,7 +6,8 @@
  * whole: it was created later, has got another key, or was marked for another manager since.
  *
  * Variables and strategies name the owner of their marks (marks_owner), because a second
- * manager may begin marks of its own. manager.c owns the struct, checkpoint.c and plan.c use it.
+ * manager may begin marks of its own. manager.c owns the struct; checkpoint.c and plan.c use
+ * it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef SAVE_MARKS_H
