@@ -116,8 +116,8 @@ static ch_status check_destination(const char *path)
                           path);
 }
 
-/* Opens the file of a path, which is freed by output_drop; NULL: out of memory. `buffer` is that
- * of ch_ckpt_write_options. The caller must call output_drop, also after an error. */
+/* Opens the file of a path, which is freed by output_drop; NULL: out of memory. `buffer` is
+ * that of ch_ckpt_write_options. The caller must call output_drop, also after an error. */
 static ch_status output_open(ckpt_output *o, char *path, bool is_direct, char *buffer)
 {
     ch_status rc;

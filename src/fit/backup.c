@@ -15,8 +15,8 @@
  *      saves when the steps before the capture have ended. If a callback waits for all steps
  *      meanwhile, the cut is given up, and the save begins anew.
  *   4. In rounds of CH_SYNCHRONOUS, no save divides a round, because the steps after it would
- *      read other values. A save that is due in mid-round waits for the end of the round, even a
- *      forced one. ch_fit runs on until then, also after a pause.
+ *      read other values. A save that is due in mid-round waits for the end of the round, even
+ *      a forced one. ch_fit runs on until then, also after a pause.
  *   5. The best epoch (`monitor`) is the best of those whose checkpoint was committed. If the
  *      write of a better one fails, the state is saved again as long as no step changes it, and
  *      is forgotten then.

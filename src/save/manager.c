@@ -3,10 +3,11 @@
  *
  * `saved` lists the checkpoints that the manager may remove, the oldest first. The state file
  * holds the same list (CM-1). The background thread of a save updates both after the commit,
- * and removes checkpoints that are too old (CM-6, CM-7). The program's thread reads the list only
- * when no write is in progress. If a program was killed between the commit and the state file,
- * the next manager adopts the checkpoint. When a restore has verified it, the manager does the
- * rest of that save: it updates the state file and removes checkpoints that are too old.
+ * and removes checkpoints that are too old (CM-6, CM-7). The program's thread reads the list
+ * only when no write is in progress. If a program was killed between the commit and the state
+ * file, the next manager adopts the checkpoint. When a restore has verified it, the manager
+ * does the rest of that save: it updates the state file and removes checkpoints that are too
+ * old.
  *
  * Deltas. A manager with `full_every` writes a full checkpoint, the base, and then its deltas.
  * A full save begins the marks of changed rows at the moment when it copies the state. So the
