@@ -134,10 +134,11 @@ CH_API CH_MUST_CHECK ch_status ch_checkpoint_save(ch_checkpoint *c, const char *
 CH_API CH_MUST_CHECK ch_status ch_checkpoint_wait(ch_checkpoint *c);
 /* Prints what a save costs, as snprintf does:
  *   - the memory that it holds, here and at most on the servers;
- *   - the bytes of the values by kind, and those of the files of the last full save and the last
- *     delta. Before the first save it prints the least that the data files need for variables;
- *   - the time that the last save blocked the program, also to wait for the write before it, and
- *     the time of its write in the background. */
+ *   - the bytes of the values by kind, and those of the files of the last full save and the
+ *     last delta. Before the first save it prints the least that the data files need for
+ *     variables;
+ *   - the time that the last save blocked the program, also to wait for the write before it,
+ *     and the time of its write in the background. */
 CH_API int ch_checkpoint_print_plan(ch_checkpoint *c, char *text, size_t size);
 
 /* ---- restoring ---- */
@@ -159,7 +160,8 @@ typedef struct ch_restore_options {
  * result until its next restore without `out`, or until it is freed.
  *
  * On an error nothing has changed, with three exceptions:
- *   - ch_state_ops.load of the program has failed. It is called last, when all else is restored.
+ *   - ch_state_ops.load of the program has failed. It is called last, when all else is
+ *     restored.
  *   - A parameter server is lost.
  *   - There was no memory for a copy of a value (staging_bytes), or for the old values on a
  *     server, and the second read of a value failed. It is verified again in that read.

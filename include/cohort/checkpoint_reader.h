@@ -152,9 +152,9 @@ CH_API CH_MUST_CHECK ch_status ch_checkpoint_list(const char         *directory,
 CH_API CH_MUST_CHECK ch_status ch_checkpoint_find_latest(const char *directory, char *path,
                                                          size_t size);
 /* Blocks until the path of the newest checkpoint of a directory differs from `after`, a path
- * from an earlier call (NULL: until there is any), and writes its prefix. The directory need not
- * exist yet. It is polled ten times a second. A checkpoint may be removed before the caller opens it.
- * DEADLINE_EXCEEDED: `seconds` are over; INFINITY: no limit. */
+ * from an earlier call (NULL: until there is any), and writes its prefix. The directory need
+ * not exist yet. It is polled ten times a second. A checkpoint may be removed before the caller
+ * opens it. DEADLINE_EXCEEDED: `seconds` are over; INFINITY: no limit. */
 CH_API CH_MUST_CHECK ch_status ch_checkpoint_wait_next(const char *directory, const char *after,
                                                        double seconds, char *path, size_t size);
 

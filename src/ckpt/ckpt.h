@@ -117,8 +117,8 @@ int64_t ch__ckpt_writer_bytes(const ch_ckpt_writer *w);
 /* Removes the files that were not committed. w may be NULL. */
 void ch__ckpt_writer_close(ch_ckpt_writer *w);
 
-/* Adds items to data file 0, the only one, in place of ch__ckpt_writer_add_file. So the items of
- * a checkpoint need not be in memory together:
+/* Adds items to data file 0, the only one, in place of ch__ckpt_writer_add_file. So the items
+ * of a checkpoint need not be in memory together:
  *
  *     for each portion: rc = ch__ckpt_writer_add_data(w, n, item, fetch, arg);
  *     rc = ch__ckpt_writer_begin_index(w);            // the data file is complete

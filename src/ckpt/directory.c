@@ -367,8 +367,8 @@ ch_status ch__ckpt_resolve(const char *path, char *prefix, size_t size)
 
 /* ---- removal ---- */
 
-/* Removes a file; a file that does not exist is no error. A directory in its place is no file of
- * a checkpoint, and stays. */
+/* Removes a file; a file that does not exist is no error. A directory in its place is no file
+ * of a checkpoint, and stays. */
 static ch_status remove_file(const char *path)
 {
     return ch__sys_unlink(path) == 0 || errno == ENOENT || errno == EISDIR
