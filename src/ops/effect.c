@@ -442,9 +442,9 @@ static void host_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_no
         ch__step_record_error(
             s,
             ch__fail(CH_UNIMPLEMENTED,
-                     "gradient: host_call %s has %s; use ch_stop_gradient if it is to be "
-                     "treated as a constant",
-                     host_name(a),
+                     "gradient: %s has %s; use ch_stop_gradient if it is to be treated as a "
+                     "constant",
+                     ch__call_name(n->op, n->attrs, name, sizeof(name)),
                      a->gradient == NULL
                          ? "no gradient (ch_host_spec.gradient)"
                          : "too many inputs or outputs for a call of its gradient"),

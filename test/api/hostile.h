@@ -104,7 +104,7 @@ ch_slurm_options          usual_slurm_options(void); /* also sets the environmen
 ch_resolver              *usual_slurm(void);
 ch_resolver              *usual_tpu(void);        /* "local" */
 ch_tpu_topology          *usual_topology(void);   /* 2x2x1x2 */
-ch_tpu_assignment        *usual_assignment(void); /* two replicas of two cores */
+ch_tpu_assignment        *usual_assignment(void); /* a replica of two cores */
 ch_local_cluster         *usual_local_cluster(void);
 ch_strategy              *usual_servers(void); /* ParameterServer over it */
 ch_coordinator           *usual_coordinator(void);

@@ -591,7 +591,7 @@ ch_tpu_topology *usual_topology(void)
 ch_tpu_assignment *usual_assignment(void)
 {
     static ch_tpu_assignment *a;
-    static const ch_tpu_build build = {.n = 3, .shape = {1, 1, 2}, .replicas = 2};
+    static const ch_tpu_build build = {.n = 3, .shape = {1, 1, 2}, .replicas = 1};
 
     if (a == NULL && ch_tpu_assignment_build(usual_topology(), &build, &a) != CH_OK)
         return NULL;
