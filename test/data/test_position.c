@@ -294,7 +294,7 @@ static ch_dataset *in_order(const char *stages)
  * each pass, at its end, directly behind a restore and before anything was read. */
 static void check_order(const char *stages)
 {
-    enum { STEPS = 130 };
+    enum { STEPS = 70 };
     static trace want, got;
     ch_dataset  *x = in_order(stages);
     ch_iterator *it = NULL, *other = NULL;
