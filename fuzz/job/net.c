@@ -59,14 +59,14 @@ static ch_status wire_connect(ch_net_wire *w, ch_link *l, const char *address)
 /* The slot of a return path: the place of the caller among the tasks. ASKER: direct_ask. */
 enum { ASKER = UINT16_MAX };
 
-static ch_back back_of(const ch_task *t)
+static ch_return_path back_of(const ch_task *t)
 {
     direct  *d = direct_of(t);
     uint32_t i = 0;
 
     while (d->net.task[i] != t)
         i++;
-    return (ch_back){.wire = &d->wire, .slot = i};
+    return (ch_return_path){.wire = &d->wire, .slot = i};
 }
 
 static ch_ending wire_call(ch_link *l, ch_frame *f)
@@ -93,7 +93,7 @@ static void wire_cancel(ch_link *l, uint64_t call, int64_t bytes)
 }
 
 /* Sends a reply to a task, or passes it to direct_ask. */
-static void wire_answer(ch_task *t, ch_back back, ch_frame *f)
+static void wire_answer(ch_task *t, ch_return_path back, ch_frame *f)
 {
     direct *d = direct_of(t);
 

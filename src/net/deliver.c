@@ -216,7 +216,7 @@ static void receive_cancel(ch_task *t, const ch_frame *f)
 }
 
 /* Cancels the calls that came by a connection that has ended. */
-static void callers_left(ch_task *t, ch_back back)
+static void callers_left(ch_task *t, ch_return_path back)
 {
     for (int i = 0; i < t->table.cap && CH_KEEPS(LEFT); i++) {
         ch_pending *o = &t->table.entry[i];

@@ -15,7 +15,7 @@
 typedef struct inproc_link {
     ch_link         *link;
     ch_threads_task *peer;
-    ch_back          back; /* of the calls of the current incarnation */
+    ch_return_path   back; /* of the calls of the current incarnation */
 } inproc_link;
 
 static ch_threads_task *threads_task_of(ch_task *t)
@@ -81,7 +81,7 @@ static void inproc_cancel(ch_link *l, uint64_t call, int64_t bytes)
         hold(l, -1, -bytes);
 }
 
-static void inproc_reply(ch_task *t, ch_back back, ch_frame *f)
+static void inproc_reply(ch_task *t, ch_return_path back, ch_frame *f)
 {
     ch_slot           *slot = ch__slots_at(&back.wire->slots, back);
     const inproc_link *e = slot != NULL ? slot->end : NULL;

@@ -197,7 +197,7 @@ bool ch__mailbox_put_broke(ch_threads_task *t, ch_link *l, uint64_t before,
     return put_notice(t, &(ch_input){.kind = CH_INPUT_BROKE, .broke = {l, before}}, from);
 }
 
-bool ch__mailbox_put_left(ch_threads_task *t, ch_back left, ch_threads_task *from)
+bool ch__mailbox_put_left(ch_threads_task *t, ch_return_path left, ch_threads_task *from)
 {
     return put_notice(t, &(ch_input){.kind = CH_INPUT_LEFT, .left = left}, from);
 }

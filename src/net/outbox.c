@@ -70,7 +70,7 @@ void ch__call_drop(ch_task *t, ch_pending *call)
 
 void ch__received_drop(ch_task *t, ch_pending *call)
 {
-    ch_back back = call->received.back;
+    ch_return_path back = call->received.back;
 
     if (back.wire->counts_calls)
         ch__slots_call_ended(&back.wire->slots, back);

@@ -41,9 +41,9 @@ typedef struct ch_pending {
             int64_t         bytes; /* of the link's room that the call takes */
         } made;
         struct {
-            ch_back     back;
-            uint64_t    incarnation; /* of the caller */
-            const char *name;        /* of the caller */
+            ch_return_path back;
+            uint64_t       incarnation; /* of the caller */
+            const char    *name;        /* of the caller */
         } received;
     };
 } ch_pending;

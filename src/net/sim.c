@@ -59,9 +59,9 @@ typedef struct sim_event {
 
 /* The connection in a slot: the latest, if it has ended. */
 typedef struct sim_connection {
-    ch_task *a, *b;
-    ch_back  back;
-    bool     is_open;
+    ch_task       *a, *b;
+    ch_return_path back;
+    bool           is_open;
 } sim_connection;
 
 /* The two ends of a network partition. */
@@ -242,7 +242,7 @@ static ch_link *link_between(ch_task *t, const ch_task *peer)
 }
 
 /* Records that bulk bytes move over the connection of two tasks until the time `at`. */
-static void bulk_moves(ch_task *a, ch_task *b, ch_back back, int64_t at)
+static void bulk_moves(ch_task *a, ch_task *b, ch_return_path back, int64_t at)
 {
     ch_link *ab = link_between(a, b), *ba = link_between(b, a);
 
@@ -334,7 +334,7 @@ static sim_connection *find_connection(const sim *s, const ch_task *a, const ch_
 /* Opens a connection. Returns NULL if memory is exhausted. */
 static sim_connection *connect(sim *s, ch_task *a, ch_task *b)
 {
-    ch_back         back;
+    ch_return_path  back;
     sim_connection *c;
 
     if (!ch__grow((void **)&s->connection, &s->cap_connections, s->n_connections + 1,
@@ -349,7 +349,7 @@ static sim_connection *connect(sim *s, ch_task *a, ch_task *b)
 }
 
 /* Tells a task, after a delay, that its connection with `peer` has ended. */
-static void announce_break(sim *s, ch_task *t, ch_task *peer, ch_back back)
+static void announce_break(sim *s, ch_task *t, ch_task *peer, ch_return_path back)
 {
     if (t->is_alive)
         heap_add(s, (sim_event){.at = s->now + draw_delay(s),
@@ -360,7 +360,7 @@ static void announce_break(sim *s, ch_task *t, ch_task *peer, ch_back back)
                                 .before = t->table.sequence});
 }
 
-static ch_back disconnect(sim *s, sim_connection *c)
+static ch_return_path disconnect(sim *s, sim_connection *c)
 {
     c->is_open = false;
     bulk_moves(c->a, c->b, c->back, 0);
@@ -381,7 +381,7 @@ static ch_status sim_connect(ch_net_wire *w, ch_link *l, const char *address)
 
 /* Returns the path of a link's calls, over the connection to the peer. Returns false if memory
  * is exhausted. */
-static bool path_of(ch_link *l, ch_task **peer, ch_back *back)
+static bool path_of(ch_link *l, ch_task **peer, ch_return_path *back)
 {
     sim            *s = sim_of(l->task);
     sim_connection *c;
@@ -415,7 +415,7 @@ static void sim_cancel(ch_link *l, uint64_t call, int64_t bytes)
         send(sim_of(l->task), l->task, peer, &f);
 }
 
-static void sim_reply(ch_task *t, ch_back back, ch_frame *f)
+static void sim_reply(ch_task *t, ch_return_path back, ch_frame *f)
 {
     sim                  *s = sim_of(t);
     const sim_connection *c = &s->connection[back.slot];
@@ -541,7 +541,8 @@ static void take(sim_task *t, ch_input *in)
 /* Puts a call off for a while if its connection has too many calls or replies pending. */
 static bool wait_for_room(sim *s, sim_event *c)
 {
-    if (c->frame.kind != CH_FRAME_CALL || ch__back_may_deliver(&c->to->task, c->frame.back))
+    if (c->frame.kind != CH_FRAME_CALL ||
+        ch__return_path_may_deliver(&c->to->task, c->frame.back))
         return false;
     c->at = s->now + 100 * ns_per_us;
     return heap_add(s, *c);
@@ -892,7 +893,7 @@ void ch__sim_break(ch_net *net, const char *a, const char *b)
     sim            *s = as_sim(net);
     ch_task        *x = ch__net_find(net, a), *y = ch__net_find(net, b);
     sim_connection *c = find_connection(s, x, y);
-    ch_back         back;
+    ch_return_path  back;
 
     if (c == NULL)
         return;

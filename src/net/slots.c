@@ -20,7 +20,7 @@ static bool grow(ch_slots *s)
     return chunk != NULL;
 }
 
-bool ch__slots_add(ch_slots *s, struct ch_net_wire *wire, void *end, ch_back *out)
+bool ch__slots_add(ch_slots *s, struct ch_net_wire *wire, void *end, ch_return_path *out)
 {
     uint32_t number;
     ch_slot *slot;
@@ -35,12 +35,12 @@ bool ch__slots_add(ch_slots *s, struct ch_net_wire *wire, void *end, ch_back *ou
     atomic_store_explicit(&slot->n_calls, 0, memory_order_relaxed);
     atomic_store_explicit(&slot->reply_bytes, 0, memory_order_relaxed);
     atomic_store_explicit(&slot->moved_at, 0, memory_order_relaxed);
-    *out =
-        (ch_back){wire, number, atomic_load_explicit(&slot->generation, memory_order_relaxed)};
+    *out = (ch_return_path){wire, number,
+                            atomic_load_explicit(&slot->generation, memory_order_relaxed)};
     return true;
 }
 
-void ch__slots_end(ch_slots *s, ch_back back)
+void ch__slots_end(ch_slots *s, ch_return_path back)
 {
     ch_slot *slot = ch__slots_get(s, back.slot);
 
@@ -50,14 +50,14 @@ void ch__slots_end(ch_slots *s, ch_back back)
     s->idle[s->n_idle++] = back.slot;
 }
 
-uint32_t ch__slots_renew(ch_slots *s, ch_back back)
+uint32_t ch__slots_renew(ch_slots *s, ch_return_path back)
 {
     return atomic_fetch_add_explicit(&ch__slots_get(s, back.slot)->generation, 1,
                                      memory_order_release) +
            1;
 }
 
-void ch__slots_deliver(ch_slots *s, ch_back back)
+void ch__slots_deliver(ch_slots *s, ch_return_path back)
 {
     ch_slot *slot = ch__slots_at(s, back);
 
@@ -67,7 +67,7 @@ void ch__slots_deliver(ch_slots *s, ch_back back)
 
 /* If the slot is given to another connection at this moment, the new one may have one call more
  * than its limit. */
-void ch__slots_call_ended(ch_slots *s, ch_back back)
+void ch__slots_call_ended(ch_slots *s, ch_return_path back)
 {
     ch_slot *slot = ch__slots_at(s, back);
 

@@ -22,10 +22,10 @@
 struct ch_net_wire;
 
 /* The return path of a call. */
-typedef struct ch_back {
+typedef struct ch_return_path {
     struct ch_net_wire *wire;
     uint32_t            slot, generation;
-} ch_back;
+} ch_return_path;
 
 /* A connection over which calls arrive. */
 typedef struct ch_slot {
@@ -51,11 +51,11 @@ typedef struct ch_slots {
 
 /* Adds a connection and returns its path in *out. Returns false if memory is exhausted. One
  * thread at a time may call this function or ch__slots_end. */
-bool ch__slots_add(ch_slots *s, struct ch_net_wire *wire, void *end, ch_back *out);
+bool ch__slots_add(ch_slots *s, struct ch_net_wire *wire, void *end, ch_return_path *out);
 /* Ends the connection of this path: the path is stale from now on, and the slot is free. */
-void ch__slots_end(ch_slots *s, ch_back back);
+void ch__slots_end(ch_slots *s, ch_return_path back);
 /* Makes the path stale, and leaves the slot to the same owner. Returns its new generation. */
-uint32_t ch__slots_renew(ch_slots *s, ch_back back);
+uint32_t ch__slots_renew(ch_slots *s, ch_return_path back);
 void     ch__slots_free(ch_slots *s);
 
 /* Returns a slot by its number, whatever its generation. */
@@ -69,19 +69,19 @@ static inline ch_slot *ch__slots_get(ch_slots *s, uint32_t slot)
 }
 
 /* Records that the wire has put a call from this path into a mailbox. */
-void ch__slots_deliver(ch_slots *s, ch_back back);
+void ch__slots_deliver(ch_slots *s, ch_return_path back);
 /* Records that a received call has ended. */
-void ch__slots_call_ended(ch_slots *s, ch_back back);
+void ch__slots_call_ended(ch_slots *s, ch_return_path back);
 
 /* Returns true if both paths are the same connection. */
-static inline bool ch__back_is_same(ch_back a, ch_back b)
+static inline bool ch__back_is_same(ch_return_path a, ch_return_path b)
 {
     return a.wire == b.wire && a.slot == b.slot &&
            (a.generation == b.generation || !CH_KEEPS(GENERATION));
 }
 
 /* Returns the slot of a path, or NULL if the path is stale. */
-static inline ch_slot *ch__slots_at(ch_slots *s, ch_back back)
+static inline ch_slot *ch__slots_at(ch_slots *s, ch_return_path back)
 {
     ch_slot *slot = ch__slots_get(s, back.slot);
 

@@ -409,7 +409,7 @@ bool ch__link_choose_wire(ch_link *l)
     return l->wire != NULL;
 }
 
-bool ch__back_may_deliver(const ch_task *t, ch_back back)
+bool ch__return_path_may_deliver(const ch_task *t, ch_return_path back)
 {
     ch_slot *slot = ch__slots_at(&back.wire->slots, back);
 
@@ -428,7 +428,7 @@ void ch__link_moved(ch_link *l, int64_t now)
     atomic_store_explicit(&l->moved_at, now, memory_order_relaxed);
 }
 
-void ch__back_moved(ch_back back, int64_t now)
+void ch__back_moved(ch_return_path back, int64_t now)
 {
     ch_slot *slot = ch__slots_at(&back.wire->slots, back);
 

@@ -98,7 +98,7 @@ bool ch__mailbox_put(ch_threads_task *t, const ch_frame *f, ch_threads_task *fro
  * mailbox is closed. Return false if memory is exhausted. */
 bool ch__mailbox_put_broke(ch_threads_task *t, ch_link *l, uint64_t before,
                            ch_threads_task *from);
-bool ch__mailbox_put_left(ch_threads_task *t, ch_back left, ch_threads_task *from);
+bool ch__mailbox_put_left(ch_threads_task *t, ch_return_path left, ch_threads_task *from);
 /* Moves all inputs into t->received, and returns their number. Needs the task's lock. */
 int  ch__mailbox_get_all(ch_threads_task *t);
 bool ch__mailbox_has_events(const ch_threads_task *t);

@@ -48,9 +48,9 @@ typedef struct ch_frame {
     ch_message *message; /* owned; of a call, of a reply that is CH_ENDED_OK, and of a hello */
     ch_fault   *fault;   /* owned; of an error reply or a refusal; NULL: out of memory then */
     /* Not sent. The receiving wire sets these two. */
-    const char *name; /* of the sender; valid as long as the receiving task */
-    unsigned    role; /* call: ch_net_role that the sender's connection proved */
-    ch_back     back; /* call or cancel: the return path to the sender */
+    const char    *name; /* of the sender; valid as long as the receiving task */
+    unsigned       role; /* call: ch_net_role that the sender's connection proved */
+    ch_return_path back; /* call or cancel: the return path to the sender */
 } ch_frame;
 
 /* Releases the message and the fault of a frame. */
@@ -75,7 +75,7 @@ typedef struct ch_input {
             ch_link *link;   /* of this task */
             uint64_t before; /* calls with a smaller ch__call_sequence are lost */
         } broke;
-        ch_back left;
+        ch_return_path left;
     };
 } ch_input;
 
@@ -100,7 +100,7 @@ typedef struct ch_wire_ops {
     void (*cancel)(ch_link *l, uint64_t call, int64_t bytes);
     /* Sends a reply of the task along a return path; does nothing if the path is stale. Takes
      * the frame over. */
-    void (*reply)(ch_task *t, ch_back back, ch_frame *f);
+    void (*reply)(ch_task *t, ch_return_path back, ch_frame *f);
     void (*close_link)(ch_link *l);
     /* Ends the incarnation of a task. Its table still holds its pending calls, so that the wire
      * can notify the peers. NULL: the net ends; frees the wire. */
@@ -118,7 +118,7 @@ struct ch_net_wire {
     const ch_wire_ops *ops;
     ch_net            *net;
     bool     reaches_names;     /* the tasks of the net, by name: addresses do not matter */
-    bool     counts_calls;      /* the wire asks ch__back_may_deliver */
+    bool     counts_calls;      /* the wire asks ch__return_path_may_deliver */
     bool     polls_while_spins; /* `sleep` must be called while a thread spins */
     ch_slots slots;
 };
@@ -277,14 +277,14 @@ void *ch__incarnation_end(ch_task *t);
  * connection, so that a slow or hostile peer blocks only itself. It must ask again after each
  * reply that it has sent and each time it polls. Any thread may call it. */
 #define CH_BACK_BYTES ((int64_t)64 << 20)
-bool ch__back_may_deliver(const ch_task *t, ch_back back);
+bool ch__return_path_may_deliver(const ch_task *t, ch_return_path back);
 /* Record that something was received from the peer of a link, and that bulk bytes (a frame of
  * at least CH_BULK_BYTES, or a part of it) moved over the connection of a link or a path. Any
  * thread may call them. */
 #define CH_BULK_BYTES ((size_t)64 << 10)
 void ch__link_received(ch_link *l, int64_t now);
 void ch__link_moved(ch_link *l, int64_t now);
-void ch__back_moved(ch_back back, int64_t now);
+void ch__back_moved(ch_return_path back, int64_t now);
 /* Sets how long a call may wait: see ch_pending. */
 void ch__call_set_timeout(ch_pending *call, int64_t now, int64_t timeout);
 /* Removes a received call from the table. */

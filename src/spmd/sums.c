@@ -2,9 +2,9 @@
  *
  * A partial sum may be reduced as soon as it is computed, or after the calls that keep it
  * partial: additions, sums over axes, products with a number, and moves. To wait is better if
- * an addition adds it to another partial sum, because then one reduction is enough for both, and
- * if a sum over axes has fewer elements. To reduce at once is better if another call needs the
- * complete value anyway.
+ * an addition adds it to another partial sum, because then one reduction is enough for both. It
+ * is also better if a sum over axes has fewer elements. To reduce at once is better if another
+ * call needs the complete value anyway.
  *
  * This pass estimates, before ranges are chosen, the bytes of the reductions that follow if a
  * value stays partial (ch_value_plan.due). It goes backwards from the results. Each input of an

@@ -330,13 +330,13 @@ static void broken_link_ends_the_calls_made_before(void **state)
 
 static void post_left(void *arg)
 {
-    assert_true(ch__mailbox_put_left(inner(&server), *(ch_back *)arg, NULL));
+    assert_true(ch__mailbox_put_left(inner(&server), *(ch_return_path *)arg, NULL));
 }
 
 static void departed_caller_cancels_its_calls(void **state)
 {
-    ch_thread *t = NULL;
-    ch_back    back = {0}, older;
+    ch_thread     *t = NULL;
+    ch_return_path back = {0}, older;
 
     start_both(0);
     actor_start(net, &other, "other");

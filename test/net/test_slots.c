@@ -15,10 +15,10 @@ enum { MANY = 1000 };
 
 static void slots_do_not_move(void **state)
 {
-    static int connection[MANY];
-    ch_slots   s = {0};
-    ch_back    back[MANY];
-    ch_slot   *slot[MANY];
+    static int     connection[MANY];
+    ch_slots       s = {0};
+    ch_return_path back[MANY];
+    ch_slot       *slot[MANY];
 
     for (int i = 0; i < MANY; i++) {
         assert_true(ch__slots_add(&s, NULL, &connection[i], &back[i]));
@@ -35,9 +35,9 @@ static void slots_do_not_move(void **state)
 
 static void path_is_stale_when_its_slot_is_used_again(void **state)
 {
-    ch_slots s = {0};
-    int      a, b;
-    ch_back  first, other, next;
+    ch_slots       s = {0};
+    int            a, b;
+    ch_return_path first, other, next;
 
     assert_true(ch__slots_add(&s, NULL, &a, &first));
     assert_true(ch__slots_add(&s, NULL, &a, &other));
@@ -58,9 +58,9 @@ static void path_is_stale_when_its_slot_is_used_again(void **state)
 
 static void slots_report_lack_of_memory(void **state)
 {
-    ch_slots s = {0};
-    ch_back  back;
-    bool     ok = false;
+    ch_slots       s = {0};
+    ch_return_path back;
+    bool           ok = false;
 
     for (int64_t n = 1; !ok; n++) {
         ch__mem_fail_at(n);

@@ -34,9 +34,9 @@ struct post {
 
 /* The wire's data of a link, and of its slot in the other net. */
 typedef struct post_link {
-    const char *caller;
-    char        callee[64];
-    ch_back     back; /* for the other net's tasks */
+    const char    *caller;
+    char           callee[64];
+    ch_return_path back; /* for the other net's tasks */
 } post_link;
 
 static int64_t live;
@@ -92,7 +92,7 @@ static void post_cancel(ch_link *l, uint64_t call, int64_t bytes)
     (void)post_call(l, &f);
 }
 
-static void post_reply(ch_task *t, ch_back back, ch_frame *f)
+static void post_reply(ch_task *t, ch_return_path back, ch_frame *f)
 {
     ch_slot *slot = ch__slots_at(&back.wire->slots, back);
 
@@ -136,7 +136,7 @@ static bool must_wait(post *p)
     const ch_frame *f = &p->queue[0].frame;
     const ch_task  *t = ch__net_find(p->wire.net, p->queue[0].to);
 
-    if (f->kind != CH_FRAME_CALL || t == NULL || ch__back_may_deliver(t, f->back)) {
+    if (f->kind != CH_FRAME_CALL || t == NULL || ch__return_path_may_deliver(t, f->back)) {
         if (f->kind == CH_FRAME_CALL)
             ch__slots_deliver(&p->wire.slots, f->back);
         return false;
