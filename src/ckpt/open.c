@@ -87,6 +87,8 @@ static ch_status check_file(ch_ckpt *c, const ckpt_span *s, const char *name, ch
                     (long long)(s->offset + s->bytes));
 }
 
+/* Opens every data file that the index names, also for a slice of a tensor that is not listed,
+ * so that a missing file is noticed whichever part of the checkpoint is opened. */
 static ch_status open_files(ch_ckpt *c)
 {
     size_t    room = ch__ckpt_path_room(c->prefix);
@@ -96,6 +98,8 @@ static ch_status open_files(ch_ckpt *c)
     for (int i = 0; i < c->n_tensors && rc == CH_OK; i++)
         for (int k = 0; k < c->tensor[i].n_parts && rc == CH_OK; k++)
             rc = check_file(c, &c->span[c->tensor[i].first + k], c->tensor[i].name, path, room);
+    for (int i = 0; i < c->n_slices && rc == CH_OK; i++)
+        rc = open_data(c, c->span[i].file, path, room);
     for (int i = 0; c->is_named != NULL && i < c->header.n_files && rc == CH_OK; i++)
         if (c->is_named[i])
             rc = open_data(c, i, path, room);
