@@ -97,13 +97,16 @@ static void create_variables(table *t, const ch_graph *g)
 static void send_step(table *t)
 {
     Cohort__WorkerFunction m;
+    uint64_t               incarnation[SERVERS];
     void                  *data = NULL;
     size_t                 n = 0;
 
     cohort__worker_function__init(&m);
     m.function = 1;
     m.n_servers = SERVERS;
-    m.servers = (uint64_t[SERVERS]){1, 1};
+    m.servers = incarnation;
+    for (int i = 0; i < SERVERS; i++)
+        incarnation[i] = ch__task_incarnation(t->c.server[i]);
     must(ch__step_plan_encode(&t->sent, &data, &n));
     for (int i = 0; i < WORKERS; i++) {
         ch_message *p = NULL;

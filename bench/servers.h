@@ -20,7 +20,7 @@ enum { SERVERS = 2 };
  * when a reply arrives. */
 typedef struct client {
     ch_net  *net;
-    ch_task *task;
+    ch_task *task, *server[SERVERS];
     int      n_peers;
     ch_link *link[2];
     int64_t  n_left[2], n_open;
@@ -93,8 +93,7 @@ static inline void start_servers(client *c)
     memset(c, 0, sizeof(*c));
     must(ch__net_inproc(NULL, &c->net));
     for (int i = 0; i < SERVERS; i++) {
-        char     name[16];
-        ch_task *t = NULL;
+        char name[16];
 
         snprintf(name, sizeof(name), "ps/%d", i);
         must(ch__device_of_task("ps", i, 0, &server_options[i].device));
@@ -103,7 +102,7 @@ static inline void start_servers(client *c)
                                                .ops = &ch__server_ops,
                                                .make = ch__server_make,
                                                .arg = &server_options[i]},
-                            &t));
+                            &c->server[i]));
     }
     must(ch__task_start(
         c->net,

@@ -28,6 +28,7 @@ static ch_metric             *accuracy;
 static ch_callback           *backup;
 static ch_checkpoint         *checkpoint;
 static ch_per_worker         *each;
+static ch_coordinator        *coordinator;
 static ch_checkpoint_manager *manager;
 static ch_restored           *restored;
 static ch_history            *history;
