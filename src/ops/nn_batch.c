@@ -327,12 +327,12 @@ static const ch_kernel batch_grad_kernel = {"columns", .prepare = batch_prepare,
 
 /* ---- gradients ---- */
 
+static const int axes[CH_MAX_RANK] = {0, 1, 2, 3, 4, 5, 6, 7};
+
 /* Returns the mean of each column. */
 static ch_node *mean_rows(ch_node *x)
 {
-    static const int axis[CH_MAX_RANK] = {0, 1, 2, 3, 4, 5, 6, 7};
-
-    return x == NULL ? NULL : ch_mean(x, x->dims.rank - 1, axis, false);
+    return x == NULL ? NULL : ch_mean(x, x->dims.rank - 1, axes, false);
 }
 
 static ch_node *plus(ch_node *a, ch_node *b)
@@ -411,19 +411,25 @@ static bool has_rows(const ch_node *n)
     return ch__dims_product(&rows, 0, rows.rank, &count) && count.n > 0;
 }
 
-/* The mean is subtracted before the squares are added. Without rows the statistics are not
- * those of find_scales; such a call is not divided. */
+/* Returns the mean of each column; 0 without rows, where ch_mean is NaN. */
+static ch_node *mean_or_0(ch_node *x, const ch_dims *rows)
+{
+    return x == NULL ? NULL : ch__div_count(ch_sum(x, rows->rank, axes, false), rows);
+}
+
+/* The mean is subtracted before the squares are added. Without rows the statistics are those of
+ * find_scales. The calls are the same then: all replicas must have the same calls, and some
+ * replicas may have no row. */
 static bool batch_expand(ch_step *s, const ch_node *n, ch_node *const *in, ch_node **out)
 {
     const batch_attrs *a = ch__attrs(n);
+    ch_dims            rows = ch__rows_dims(&n->in[0]->dims);
     ch_dtype           t = ch__stat_dtype(n->dtype);
     ch_node           *x = ch_cast(in[0], t), *c, *scale;
 
-    if (!has_rows(n))
-        return false;
-    out[1] = mean_rows(x);
+    out[1] = mean_or_0(x, &rows);
     c = ch_sub(x, out[1]);
-    out[2] = mean_rows(ch_square(c));
+    out[2] = ch_add(mean_or_0(ch_square(c), &rows), ch_number(s, has_rows(n) ? 0 : 1));
     scale = ch_mul(ch_cast(in[1], t), ch_rsqrt(ch_add(out[2], ch_number(s, a->eps))));
     out[0] = ch_cast(ch_add(ch_mul(c, scale), ch_cast(in[2], t)), n->dtype);
     return out[0] != NULL;
@@ -437,8 +443,6 @@ static bool batch_grad_expand(ch_step *s, const ch_node *n, ch_node *const *in, 
     ch_node           *x = ch_cast(in[0], t), *gamma = ch_cast(in[1], t);
     ch_node           *dy = ch_cast(in[4], t), *r, *h, *dgamma, *dbeta, *rest;
 
-    if (!has_rows(n))
-        return false;
     r = ch_rsqrt(ch_add(in[3], ch_number(s, a->eps)));
     h = ch_mul(ch_sub(x, in[2]), r);
     dgamma = ch__unbroadcast(ch_mul(dy, h), gamma);

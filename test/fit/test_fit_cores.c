@@ -251,6 +251,72 @@ static void metrics_of_two_classes_on_cores_are_those_of_one_device(void **state
     check_network(&detector);
 }
 
+/* ---- images ---- */
+
+enum { IMAGES = 9, SIDE = 8 };
+
+/* Divides the lines of images. */
+static ch_node *divide_lines(ch_step *s, int n, ch_node *const *in, bool training,
+                             ch_layer *const *layer, void *arg)
+{
+    ch_node *x = ch_mesh_split(in[0], 4, (int[]){CH_OFF, 0, CH_OFF, CH_OFF});
+
+    (void)n;
+    (void)arg;
+    return ch_layer_call(layer[0], s, x, training);
+}
+
+/* Trains a network on images, evaluates it, and copies its variables. Takes over the reference
+ * to the strategy. */
+static void train_on_images(ch_strategy *st, double *loss, double *var)
+{
+    ch_layer *net = ch_layer_sequential(
+        "net", 4,
+        (ch_layer *[]){
+            ch_layer_conv2d(4, 3, 3, &(ch_layer_conv_options){.padding = CH_PAD_SAME}),
+            ch_layer_batch_norm(NULL), ch_layer_flatten(), ch_layer_dense(1, NULL)});
+    ch_tensor    *t[2] = {t_noise(ch_shape_of(IMAGES, SIDE, SIDE, 1), 5),
+                          t_noise(ch_shape_of(IMAGES, 1), 6)};
+    ch_data       data = {.n = 2, .array = t};
+    ch_model     *m = NULL;
+    ch_optimizer *o = NULL;
+    ch_history   *h = NULL;
+
+    t_ok(ch_model_new(st, ch_layer_function("divided", divide_lines, NULL, 1, &net),
+                      &(ch_model_options){.n_inputs = 1,
+                                          .input = {{CH_F32, ch_shape_of(-1, SIDE, SIDE, 1)}},
+                                          .dtype = CH_F64},
+                      &m));
+    t_ok(ch_optimizer_adam(0.01, NULL, NULL, &o));
+    t_ok(ch_compile(m, &(ch_compile_options){.optimizer = o, .loss = ch_loss_mse}));
+    t_ok(ch_fit(m, data, &(ch_fit_options){.epochs = 2, .batch = BATCH}, &h));
+    loss[0] = ch_history_last(h, "loss");
+    ch_history_unref(h);
+    t_ok(ch_evaluate(m, data, &(ch_evaluate_options){.batch = BATCH}, &h));
+    loss[1] = ch_history_last(h, "loss");
+    ch_history_unref(h);
+    copy_vars(m, var);
+    ch_tensor_unref(t[0]);
+    ch_tensor_unref(t[1]);
+    ch_optimizer_unref(o);
+    ch_model_unref(m);
+    ch_strategy_unref(st);
+}
+
+/* The last batch has one image: the second replica has none. */
+static void batch_norm_of_divided_images_trains_when_a_replica_has_no_rows(void **state)
+{
+    double want[MOST] = {0}, got[MOST] = {0}, want_loss[2], got_loss[2];
+
+    (void)state;
+    train_on_images(new_strategy(2, 1), want_loss, want);
+    for (int n_cores = 2; n_cores <= 4; n_cores++) {
+        train_on_images(new_strategy(2, n_cores), got_loss, got);
+        check_numbers("loss", 2, got_loss, want_loss);
+        check_numbers("weight", MOST, got, want);
+    }
+}
+
 /* ---- checkpoints ---- */
 
 enum { STOP = 9 }; /* steps after which a training fails */
@@ -322,6 +388,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fit_evaluate_and_predict_on_cores_give_the_numbers_of_one_device),
         cmocka_unit_test(metrics_of_two_classes_on_cores_are_those_of_one_device),
+        cmocka_unit_test(batch_norm_of_divided_images_trains_when_a_replica_has_no_rows),
         cmocka_unit_test(training_continues_from_a_checkpoint_on_other_cores),
     };
 

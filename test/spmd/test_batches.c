@@ -88,8 +88,8 @@ static ch_var *variable(ch_strategy *st, const char *name, ch_shape shape)
     return v;
 }
 
-/* Trains with these rows of each replica, of x and then of z, and sets out[] to the results and the variables.
- * Takes over the reference to the strategy. Returns the number of arrays. */
+/* Trains with these rows of each replica, of x and then of z, and sets out[] to the results and
+ * the variables. Takes over the reference to the strategy. Returns the number of arrays. */
 static int train(ch_strategy *st, const int64_t *rows, ch_tensor **out)
 {
     model        m;
@@ -341,12 +341,20 @@ static ch_node *split(chain *c, ch_node *x)
     return ch_mesh_split(x, x->dims.rank, axis);
 }
 
+static ch_node *normalised(ch_step *s, ch_node *x, ch_node **mean, ch_node **variance)
+{
+    ch_shape channels = ch_shape_of(x->dims.dim[x->dims.rank - 1].n);
+
+    return ch_batch_norm(x, ch_fill(s, CH_F32, channels, 0.5),
+                         ch_fill(s, CH_F32, channels, 0.25), 0.1, mean, variance);
+}
+
 /* A call that needs the elements of an axis together, or changes its size. */
 static ch_node *along_axis(chain *c, ch_node *x)
 {
     int axis = any(&c->state, x->dims.rank);
 
-    switch (any(&c->state, 8)) {
+    switch (any(&c->state, 9)) {
     case 0:
         return ch_softmax(x, axis);
     case 5:
@@ -365,6 +373,9 @@ static ch_node *along_axis(chain *c, ch_node *x)
         return ch_sum(ch_tanh(x), 1, &axis, x->dims.rank == 1);
     case 4:
         return ch_tanh(ch_cumsum(x, axis, false, false));
+    case 7: /* so must the channels */
+        axis = x->dims.rank - 1;
+        return axis > 0 && x->dims.dim[axis].sym == 0 ? normalised(c->s, x, NULL, NULL) : x;
     default:
         return x->dims.dim[axis].n < 50 ? ch_concat(2, (ch_node *[]){x, ch_tanh(x)}, axis) : x;
     }
@@ -402,9 +413,24 @@ static void record_chain(ch_step *s, void *arg)
     ch_optimizer_minimize(c.o, s, loss, 1, &c.scale);
 }
 
-/* Runs a chain with these rows of each replica, and sets out[] to the results and the variable.
+/* Batch norm of images whose lines are divided. */
+static void record_norm(ch_step *s, void *arg)
+{
+    chain   *c = arg;
+    ch_node *x = ch_mul(ch_step_in(s, 0), ch_var_read(s, c->scale)), *y, *mean, *variance;
+
+    x = ch_mesh_split(x, 3, (int[]){CH_OFF, 0, CH_OFF});
+    y = normalised(s, x, &mean, &variance);
+    ch_step_out(s, "y", y);
+    ch_step_out(s, "mean", mean);
+    ch_step_out(s, "variance", variance);
+    ch_optimizer_minimize(c->o, s, ch_sum_all(ch_mul(ch_tanh(y), x)), 1, &c->scale);
+}
+
+/* Runs a step with these rows of each replica, and sets out[] to the results and the variable.
  * Takes over the reference to the strategy. Returns the number of arrays. */
-static int run_chain(ch_strategy *st, chain c, const int64_t *rows, ch_tensor **out)
+static int run_step(ch_strategy *st, ch_step_fn record_step, chain c, const int64_t *rows,
+                    ch_tensor **out)
 {
     ch_function *f = NULL;
     ch_value    *v = batch_of(rows, (ch_shape){.rank = 3, .dim = {0, 6, 4}});
@@ -413,7 +439,7 @@ static int run_chain(ch_strategy *st, chain c, const int64_t *rows, ch_tensor **
 
     t_ok(ch_optimizer_sgd(0.01, NULL, NULL, &c.o));
     c.scale = variable(st, "scale", ch_shape_of(4));
-    t_ok(ch_function_new("chain", record_chain, &c, &f));
+    t_ok(ch_function_new("step", record_step, &c, &f));
     t_ok(ch_tuple_new(1, &v, NULL, &in));
     t_ok(ch_strategy_run(st, f, in, &got));
     for (int k = 0; k < ch_tuple_count(got); k++)
@@ -432,6 +458,24 @@ static int run_chain(ch_strategy *st, chain c, const int64_t *rows, ch_tensor **
     return n;
 }
 
+/* The step has collectives between the replicas, so the calls of a replica without rows must be
+ * those of the others. */
+static void batch_norm_is_divided_when_a_replica_has_no_rows(void **state)
+{
+    static const int64_t rows[][REPLICAS] = {{3, 0}, {0, 3}, {1, 0}, {0, 0}, {3, 1}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        for (int n_cores = 2; n_cores <= 4; n_cores++) {
+            ch_tensor *want[8], *got[8];
+            int n = run_step(t_mirrored(REPLICAS), record_norm, (chain){0}, rows[i], want);
+            ch_strategy *st = t_cores_strategy(REPLICAS, n_cores, NULL);
+
+            assert_int_equal(run_step(st, record_norm, (chain){0}, rows[i], got), n);
+            same_arrays((int)i, n, got, want);
+        }
+}
+
 static void chains_of_calls_give_the_results_of_one_device_each(void **state)
 {
     static const int     meshes[][3] = {{2}, {3}, {4}, {2, 2}};
@@ -448,12 +492,12 @@ static void chains_of_calls_give_the_results_of_one_device_each(void **state)
         const int64_t *of = rows[any(&random, 12)];
         chain          c = {.state = random, .n_mesh = mesh[1] > 0 ? 2 : 1};
         ch_tensor     *want[8], *got[8];
-        int            n_out = run_chain(t_mirrored(REPLICAS), c, of, want);
+        int            n_out = run_step(t_mirrored(REPLICAS), record_chain, c, of, want);
         ch_strategy   *st =
             t_cores_strategy(REPLICAS, mesh[1] > 0 ? mesh[0] * mesh[1] : mesh[0], mesh);
 
         printf("chain %d\n", i);
-        assert_int_equal(run_chain(st, c, of, got), n_out);
+        assert_int_equal(run_step(st, record_chain, c, of, got), n_out);
         same_arrays(i, n_out, got, want);
     }
 }
@@ -464,6 +508,7 @@ int main(void)
         cmocka_unit_test(replicas_with_batches_of_any_sizes_train_as_on_one_device_each),
         cmocka_unit_test(devices_without_rows_have_no_partial_sum_in_a_short_batch),
         cmocka_unit_test(reshapes_of_short_batches_move_nothing),
+        cmocka_unit_test(batch_norm_is_divided_when_a_replica_has_no_rows),
         cmocka_unit_test(chains_of_calls_give_the_results_of_one_device_each),
     };
 
