@@ -118,9 +118,9 @@ static void whole_where_wanted(const chooser *c, ch_core_layout *ranges)
         ranges->cores = want->cores;
 }
 
-/* Adds the ranges of a call that must not be divided: the whole call, on core 0 if the call has
- * an effect outside the graph, otherwise on every core, or where its result is wanted if values
- * are not on every core by default. */
+/* Adds the ranges of a call that must not be divided, which are the whole call. A call with an
+ * effect outside the graph is on core 0. Other calls are on every core, or where their result is
+ * wanted if values are on core 0 by default. */
 static ch_status add_whole(chooser *c)
 {
     ch_core_layout ranges;
@@ -261,7 +261,9 @@ static bool cost_of(chooser *c, const ch_core_layout *ranges, unsigned *stay, do
 {
     if (!inputs_stay_partial(c, ranges, stay))
         return false;
-    *cost = 0; /* bytes are added up first: they are whole numbers, so rounding breaks no tie */
+    /* The bytes are added up first. They are whole numbers, so rounding breaks no tie, except
+     * where a call pays a share of a reduction (add_output_cost). */
+    *cost = 0;
     for (int i = 0; i < c->p->call->n_in; i++)
         if (!ch__stays_partial(*stay, i) && !add_input_cost(c, ranges, i, cost))
             return false;

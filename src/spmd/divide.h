@@ -1,15 +1,18 @@
 /* spmd/divide.h -- private header of the partitioner: the decisions about a graph.
  *
- * A division is made in three passes over a specialised graph:
+ * A division is made in four passes over a specialised graph:
  *   1. propagate.c gives every value a wanted layout. Annotations and variables fix layouts,
  *      and the other values take theirs from their neighbours.
- *   2. choose.c chooses for every call the ranges of its factors that each core computes. The
+ *   2. expand.c replaces calls whose kernels need a split axis whole by plain ops. If there are
+ *      such calls, pass 1 is repeated on the new graph.
+ *   3. choose.c chooses for every call the ranges of its factors that each core computes. The
  *      ranges are a ch_core_layout with a factor in place of each axis (ranges.c). sums.c
  *      estimates before which partial sums should wait for an addition.
- *   3. actions.c lists the actions of the cores, and partition.c writes their graphs.
+ *   4. actions.c lists the actions of the cores, and partition.c writes their graphs.
  * A call with bodies has a division of each body, which the passes visit with it (body.c).
- * forms.c keeps track of the forms in which a value is on the cores, for passes 2 and 3.
- * Passes 1 and 2 see the graph of one replica; replica.c fits its decisions to another.
+ * forms.c keeps track of the forms in which a value is on the cores, for passes 3 and 4.
+ * Passes 1 and 3 see the graph of one replica, and pass 2 changes the graphs of all replicas
+ * alike; replica.c fits the decisions to another replica.
  *
  * All of a division is in its arenas, except the graph. search.c makes many divisions of a
  * graph: ch__division_reset keeps its calls and rules, and forgets all decisions.
@@ -203,7 +206,7 @@ typedef struct ch_forms {
 
 /* Prepares the forms of the values of a graph. */
 ch_status ch__forms_begin(ch_core_division *d, const ch_graph *g, ch_forms *out);
-/* Tells the forms which call is visited next. */
+/* Sets the call that is visited. */
 static inline void ch__forms_visit(ch_forms *forms, const ch_node *call)
 {
     forms->in_backward = call->work == CH_WORK_BACKWARD;
@@ -312,7 +315,7 @@ typedef enum ch_spread_level {
 } ch_spread_level;
 
 /* Returns true if the layout of a value spreads. Where variables are on core 0 by default, the
- * place of a variable says nothing of the values that are computed from it. */
+ * place of a variable does not decide the layouts of the values that are computed from it. */
 bool ch__spreads(const ch_core_division *d, const ch_node *n, ch_spread_level at);
 /* Spreads layouts through the calls of a graph, in their order or backwards. Sets *changed if a
  * layout has changed. */

@@ -416,7 +416,7 @@ static void log_move(printer *p, const char *step, const ch_report_value *v,
     ch__log(CH_LOG_INFO, "reshard", "%s: %s", step, p->o->text);
 }
 
-/* Returns true for a transfer that nobody may have expected. */
+/* Returns true for a large transfer between cores that no annotation asks for. */
 static bool deserves_notice(const ch_report_move *m)
 {
     return !m->is_asked && m->kind != CH_TRAFFIC_HOST &&

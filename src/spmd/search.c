@@ -2,7 +2,7 @@
  *
  * Variables whose names differ only in numbers, such as the kernels of equal layers, are a
  * class and have one layout. A plan has a choice for each class, and one for the inputs. Its
- * cost is that of the division of the step that these layouts give, which passes 1 and 2 of the
+ * cost is that of the division of the step that these layouts give, which passes 1 to 3 of the
  * partitioner make (divide.h): bytes that move, 0.1 byte for each operation of all cores, and
  * 32 KiB for each barrier. Of two plans that exceed the memory of a core, the better one
  * exceeds it less.
@@ -472,7 +472,8 @@ static bool is_better(const plan *a, const plan *b)
     return a->excess != b->excess ? a->excess < b->excess : a->total < b->total;
 }
 
-/* Starting point i: variables as start[i / 2] of their class says, inputs as i % 2. */
+/* Evaluates starting point i: a class of variables has its choice start[i / 2], and the inputs
+ * have choice i % 2. */
 static ch_status start(searcher *s, int i, const plan **out)
 {
     unsigned char *choice = allocate(s, (size_t)s->n_classes + 1, 1);
