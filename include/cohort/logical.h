@@ -62,9 +62,11 @@ CH_API void                    ch_logical_device_leave(void);
 /* ---- variables ----
  *
  * The logical devices of a replica store a variable in tiles: a tile is the part that one
- * device has. If the variable is not split, each device has the whole value, or the device of
- * ch_logical_device_enter, in whose scope it was created, has it. The value of the
- * variable (ch_var_get, ch_var_set, checkpoints) is always the whole value. */
+ * device has. If the variable is not split, each device has the whole value. Two kinds of
+ * variables that are not split are on a single device: a variable that was created in the scope
+ * of ch_logical_device_enter is on that device, and other variables of a TPUStrategy without
+ * ch_tpu_options.spmd are on device 0. The value of the variable (ch_var_get, ch_var_set,
+ * checkpoints) is always the whole value. */
 
 /* Splits axis i of the variable over axis axis[i] of the mesh, as ch_mesh_split does; the same
  * as ch_var_spec.split. n must be the rank. Slots of optimizers that are created later get the
