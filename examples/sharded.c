@@ -4,7 +4,8 @@
  *
  * Mirrored copies the variables of a perceptron, and the slots of Adam, to all of eight
  * devices. TPUStrategy can give each device an eighth of them: split_bytes splits the
- * variables of 4 KiB or more, and split_rows the batches. The model is unchanged, and learns the same.
+ * variables of 4 KiB or more, and split_rows the batches. The model is unchanged, and learns
+ * the same.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>

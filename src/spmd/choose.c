@@ -119,8 +119,8 @@ static void whole_where_wanted(const chooser *c, ch_core_layout *ranges)
 }
 
 /* Adds the ranges of a call that must not be divided, which are the whole call. A call with an
- * effect outside the graph is on core 0. Other calls are on every core, or where their result is
- * wanted if values are on core 0 by default. */
+ * effect outside the graph is on core 0. Other calls are on every core, or where their result
+ * is wanted if values are on core 0 by default. */
 static ch_status add_whole(chooser *c)
 {
     ch_core_layout ranges;
