@@ -357,6 +357,7 @@ class Checks(unittest.TestCase):
             code, out = ops(*good, line)
             self.assertEqual(code, 1)
             self.assertIn(fault, out)
+        self.fails('check-ops', {'a': ''}, 'no build: build/test/ops/list_ops')
 
     @unittest.skipUnless(shutil.which('clang-format'), 'no clang-format')
     def test_format(self):
