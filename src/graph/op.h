@@ -368,7 +368,9 @@ struct ch_op {
     /* Records the computation of call n in plain ops, with the inputs `in`, and sets out[i] for
      * every output. Used if an axis is divided that the kernels need whole (CH_FIX), or any
      * axis of a call without a rule (ch_factors.n_set_out is 0). Returns false if this call
-     * cannot be expanded, or if an error is recorded in the step. NULL: no call can be. */
+     * cannot be expanded, or if an error is recorded in the step. NULL: no call can be. The
+     * return value and the number and order of the recorded calls must not depend on the sizes,
+     * because the graphs of all replicas are expanded alike. */
     bool (*expand)(ch_step *s, const ch_node *n, ch_node *const *in, ch_node **out);
     /* Returns true if the kernel of call n can also do the work of `user`, the only call that
      * reads n: add a bias, apply an activation. Sets *out to a call with the outputs of `user`.
