@@ -65,7 +65,7 @@ static ch_status find_storage(const ch_prepared *p, const ch_run *run, int i, vo
     for (int m = 0; m < p->n_members && rc == CH_OK; m++)
         rc = run->ops->resource(run->owner, &p->graph->resource[i], m / p->n_cores,
                                 m % p->n_cores, &out[m]);
-    return rc == CH_OK ? CH_OK : ch__fail_at(rc, "%s", run->function->name);
+    return rc;
 }
 
 /* Returns the first member that has the storage of member m. */
@@ -117,9 +117,9 @@ static ch_status find_shared(ch_prepared *p, const ch_run *run, bool *shared, bo
                 continue;
             if (decided[m] && p->is_first[m] == shares[m])
                 rc = ch__fail(CH_UNIMPLEMENTED,
-                              "%s: variable %s is shared by other replicas or cores than the "
+                              "variable %s is shared by other replicas or cores than the "
                               "variables before it",
-                              run->function->name, p->graph->resource[i].name);
+                              p->graph->resource[i].name);
             p->is_first[m] = !shares[m];
             decided[m] = true;
         }
@@ -149,7 +149,7 @@ static ch_status divide(ch_prepared *p, const ch_run *run, ch_graph *const *vari
         for (int r = 0; r < p->n_local; r++)
             core[r] = ch_graph_ref(by_replica[r]);
     ch__free(by_replica);
-    return rc == CH_OK ? CH_OK : ch__fail_at(rc, "%s", run->function->name);
+    return rc;
 }
 
 static ch_status check_core(const ch_prepared *p, const ch_graph *core)

@@ -559,8 +559,8 @@ ch_status ch__actions_list(ch_partition *p, ch_core_division *d, ch_graph *g,
     int       i = 0;
 
     if (g->n_calls != d->n_calls)
-        return ch__fail(CH_INTERNAL, "%s: %d calls in a replica, %d in another", g->name,
-                        g->n_calls, d->n_calls);
+        return ch__fail(CH_INTERNAL, "a replica has %d calls, and another has %d", g->n_calls,
+                        d->n_calls);
     *p = (ch_partition){
         .d = d, .g = g, .last = &p->first, .report = report, .described = described};
     rc = ch__forms_begin(d, g, &p->forms);

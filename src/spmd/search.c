@@ -542,11 +542,11 @@ static ch_status find_best(searcher *s, const plan **first, const plan **best)
 static ch_status fail_memory_limit(const searcher *s, const plan *least)
 {
     return ch__fail_limit(
-        "%s: no layouts fit the memory of the devices: the best of %d plans needs %lld bytes "
+        "no layouts fit the memory of the devices: the best of %d plans needs %lld bytes "
         "on core %d (%lld for variables, %lld for slots, about %lld for values), and %lld are "
         "left for them (memory_bytes, or COHORT_DEVICE_MEMORY)",
-        s->p->step, s->n_plans, (long long)least->needs, least->core,
-        (long long)least->variables, (long long)least->slots, (long long)least->values,
+        s->n_plans, (long long)least->needs, least->core, (long long)least->variables,
+        (long long)least->slots, (long long)least->values,
         (long long)s->p->memory[least->core]);
 }
 

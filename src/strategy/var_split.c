@@ -26,9 +26,9 @@ static ch_status layout_of_split(const ch_strategy *st, const ch_var *v, const c
     if (n != v->shape.rank)
         return ch__fail(
             CH_INVALID_ARGUMENT,
-            "%s has %d axes, but the split has %d; give a mesh axis, CH_MESH_ALL or "
-            "CH_OFF for each axis",
-            what, v->shape.rank, n);
+            "%s: the split has %d %s, want %d, the rank of the variable; give a mesh "
+            "axis, CH_MESH_ALL or CH_OFF for each axis",
+            what, n, n == 1 ? "axis" : "axes", v->shape.rank);
     return ch__layout_over_mesh(what, st->parts.n_mesh, st->parts.mesh, n, axis, out);
 }
 
@@ -263,7 +263,7 @@ ch_status ch_var_split(ch_var *v, int n, const int *axis)
 {
     ch_core_layout l;
     ch_status      rc =
-        ch__check_not_null("variable split", "the variable", v, n > 0 ? "axis" : NULL, axis);
+        ch__check_not_null("ch_var_split", "the variable", v, n > 0 ? "axis" : NULL, axis);
 
     if (rc != CH_OK || v->tiles == NULL)
         return rc; /* replicas of this strategy have one device, which has the whole value */
@@ -287,7 +287,7 @@ ch_status ch_var_get_tile(ch_var *v, int replica, int device, ch_tensor **out)
 {
     int        n_cores;
     ch_tensor *tile, *copy = NULL;
-    ch_status  rc = ch__check_not_null("variable tile", "the variable", v, "out", out);
+    ch_status  rc = ch__check_not_null("ch_var_get_tile", "the variable", v, "out", out);
 
     if (rc == CH_OK)
         rc = ch__var_check_outside(v, "ch_var_read");
@@ -296,16 +296,17 @@ ch_status ch_var_get_tile(ch_var *v, int replica, int device, ch_tensor **out)
     n_cores = v->strategy->n_cores;
     if (replica < 0 || replica >= v->strategy->n_local || device < 0 || device >= n_cores)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "variable tile: %s: logical device %d of replica %d (want devices 0 to "
-                        "%d of replicas 0 to %d)",
+                        "ch_var_get_tile: variable %s: logical device %d of replica %d (want "
+                        "devices 0 to %d of replicas 0 to %d)",
                         v->name, device, replica, n_cores - 1, v->strategy->n_local - 1);
     if (!ch__var_is_local(v))
         return ch__var_get(v, out);
     tile = v->tiles != NULL ? v->copy[replica * n_cores + device] : ch__var_copy(v, replica);
     if (tile == NULL)
-        return ch__fail(CH_NOT_FOUND,
-                        "variable tile: %s: logical device %d of replica %d has no tile",
-                        v->name, device, replica);
+        return ch__fail(
+            CH_NOT_FOUND,
+            "ch_var_get_tile: variable %s: logical device %d of replica %d has no tile",
+            v->name, device, replica);
     rc = ch_tensor_new(v->dtype, tile->shape, &copy);
     if (rc == CH_OK)
         rc = ch_tensor_copy(tile, copy);

@@ -334,9 +334,9 @@ static ch_status whole_tiles(ch_var *v, ch_value **out)
     for (int k = 0; k < l->rank; k++)
         if (l->parts[k] > 1)
             return ch__fail(CH_FAILED_PRECONDITION,
-                            "variable copies: %s is stored in tiles on the %d logical devices "
-                            "of a replica; "
-                            "use ch_var_get_tile, or ch_var_get for the whole value",
+                            "variable %s: it is stored in tiles on the %d logical "
+                            "devices of a replica; use ch_var_get_tile, or ch_var_get for the "
+                            "whole value",
                             v->name, l->n_cores);
     while (!ch__layout_has(l, core))
         core++;
@@ -367,12 +367,13 @@ ch_status ch__var_copies(ch_var *v, ch_value **out)
 
 ch_status ch_var_copies(ch_var *v, ch_value **out)
 {
-    ch_status rc = ch__check_not_null("variable copies", "the variable", v, "out", out);
+    ch_status rc = ch__check_not_null("ch_var_copies", "the variable", v, "out", out);
 
     if (rc != CH_OK)
         return rc;
     atomic_store(&v->is_exposed, true);
-    return ch__var_copies(v, out);
+    rc = ch__var_copies(v, out);
+    return rc == CH_OK ? CH_OK : ch__fail_at(rc, "ch_var_copies");
 }
 
 /* ---- text ---- */

@@ -325,8 +325,8 @@ static void rule_that_does_not_fit_is_an_error_of_the_variable(void **state)
         ch_split_rule rule;
         const char   *problem;
     } row[] = {
-        {{"w*", 1, {0}}, "variable w has 2 axes, but the split has 1"},
-        {{"w*", 3, {0, CH_OFF, CH_OFF}}, "variable w has 2 axes, but the split has 3"},
+        {{"w*", 1, {0}}, "variable w: the split has 1 axis, want 2"},
+        {{"w*", 3, {0, CH_OFF, CH_OFF}}, "variable w: the split has 3 axes, want 2"},
         {{"w*", 2, {CH_OFF, 2}}, "axis 1 is split over mesh axis 2 (want 0 to 1"},
         {{"w*", 2, {-7, CH_OFF}}, "mesh axis -7"},
         {{"w*", 2, {1, 1}}, "mesh axis 1 occurs twice, for axes 0 and 1"},
