@@ -485,6 +485,9 @@ const char *ch_var_device(const ch_var *v)
 {
     if (v == NULL)
         return NULL;
+    for (int m = 0; v->tiles != NULL && m < ch__var_tensors(v); m++)
+        if (v->copy[m] != NULL) /* its layout gives a part to this member */
+            return ch_device_name(ch_tensor_device(v->copy[m]));
     return ch_device_name(v->layout.device[0]);
 }
 

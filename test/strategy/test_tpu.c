@@ -123,6 +123,8 @@ static void variable_is_on_the_current_logical_device(void **state)
     ch_logical_device_leave();
     ch_strategy_leave();
     is_on(w, 4, second);
+    assert_ptr_equal(strstr(ch_var_device(v), "TPU:0"), strrchr(ch_var_device(v), 'T'));
+    assert_string_equal(strrchr(ch_var_device(w), ':'), ":1");
     ch_var_unref(v);
     ch_var_unref(w);
     ch_strategy_unref(st);
