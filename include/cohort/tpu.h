@@ -271,10 +271,13 @@ typedef struct ch_tpu_options {
  * strategy references both. Several TPU strategies may use the same devices, and read each
  * other's variables (ch_var_read).
  *
- * NOT_FOUND: this process has no TPU devices. INVALID_ARGUMENT: the assignment is of another
- * topology than that of the resolver (ch_resolver_tpu_topology), has a core that is no device
- * of this process, or more than CH_LOGICAL_DEVICES_MAX cores in a replica; or an option is
- * invalid. */
+ * NOT_FOUND: this process has no TPU devices. INVALID_ARGUMENT: the mesh in the resolver's name
+ * has not as many cores as this process has TPU devices; the assignment is of another topology
+ * than the TPU system, has a core that is no device of this process, or more than
+ * CH_LOGICAL_DEVICES_MAX cores in a replica; or an option is invalid. The topology of the
+ * system is that of ch_tpu_initialize with this resolver; else of the mesh in its name; else of
+ * the last ch_tpu_initialize of this process, unless it was shut down; else of COHORT_TPU_MESH;
+ * else not known, and every assignment of devices of this process is accepted. */
 CH_API CH_MUST_CHECK ch_status ch_strategy_tpu(ch_resolver *r, ch_tpu_assignment *a,
                                                const ch_tpu_options *opt, ch_strategy **out);
 

@@ -1,7 +1,7 @@
 /* cluster/tpu_system.c -- ch_tpu_initialize: the TPU devices of this process as a topology.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include <stdatomic.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,8 +11,23 @@
 #include "base/mem.h"
 #include "cluster/tpu.h"
 
-/* A process has a single TPU system, because its devices belong to the process. */
-static atomic_bool is_initialized;
+/* A process has a single TPU system, because its devices belong to the process. `system_topology`
+ * is that of the last ch_tpu_initialize (referenced); NULL: the system is not initialized. */
+static pthread_mutex_t  system_lock = PTHREAD_MUTEX_INITIALIZER;
+static ch_tpu_topology *system_topology;
+
+/* Sets the topology of the system, NULL: none. Returns true if it had one before. */
+static bool set_system(ch_tpu_topology *t)
+{
+    ch_tpu_topology *before, *now = ch_tpu_topology_ref(t);
+
+    pthread_mutex_lock(&system_lock);
+    before = system_topology;
+    system_topology = now;
+    pthread_mutex_unlock(&system_lock);
+    ch_tpu_topology_unref(before);
+    return before != NULL;
+}
 
 /* ---- description ---- */
 
@@ -140,6 +155,25 @@ static ch_status make_topology(const char *call, const ch_resolver *r, ch_tpu_to
     return rc == CH_OK ? ch_tpu_topology_new(&mesh, out) : rc;
 }
 
+ch_status ch__tpu_system_topology(const ch_resolver *r, const char *call, ch_tpu_topology **out)
+{
+    const int *of_name = NULL;
+    ch_status  rc = ch__resolver_tpu_local(r, call, &of_name);
+
+    *out = NULL;
+    if (rc != CH_OK)
+        return rc;
+    *out = ch_tpu_topology_ref(ch_resolver_tpu_topology(r));
+    if (*out == NULL && of_name == NULL) {
+        pthread_mutex_lock(&system_lock);
+        *out = ch_tpu_topology_ref(system_topology);
+        pthread_mutex_unlock(&system_lock);
+    }
+    if (*out != NULL || (of_name == NULL && ch__config()->tpu_mesh[0] == '\0'))
+        return CH_OK;
+    return make_topology(call, r, out);
+}
+
 ch_status ch_tpu_initialize(ch_resolver *r, ch_tpu_topology **out)
 {
     static const char call[] = "initializing the TPU system";
@@ -153,7 +187,7 @@ ch_status ch_tpu_initialize(ch_resolver *r, ch_tpu_topology **out)
         rc = make_topology(call, of, &t);
     if (rc == CH_OK) {
         ch__resolver_tpu_set_topology(of, t);
-        if (atomic_exchange(&is_initialized, true))
+        if (set_system(t))
             ch__log(CH_LOG_WARNING, "tpu",
                     "the TPU system is initialized again; its devices and variables stay as "
                     "they are");
@@ -174,7 +208,7 @@ ch_status ch_tpu_shutdown(ch_resolver *r)
         rc = ch__resolver_tpu_local(of, call, &mesh);
     if (rc == CH_OK) {
         ch__resolver_tpu_set_topology(of, NULL);
-        if (!atomic_exchange(&is_initialized, false))
+        if (!set_system(NULL))
             ch__log(CH_LOG_WARNING, "tpu",
                     "the TPU system is shut down, and was not initialized");
     }

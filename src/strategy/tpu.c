@@ -55,18 +55,13 @@ static void close(void *self)
 
 static const ch_strategy_ops tpu_ops = {"TPU", devices, place, close};
 
-/* Returns INVALID_ARGUMENT unless the assignment is of the topology that the system of the
- * resolver has. A resolver whose system is not initialized has none. */
-static ch_status check_topology(const ch_resolver *r, const ch_tpu_assignment *a)
+/* Returns INVALID_ARGUMENT unless the assignment is of the topology of the TPU system. */
+static ch_status compare_topology(const ch_tpu_topology *has, const ch_tpu_assignment *a)
 {
-    const ch_tpu_topology *has = ch_resolver_tpu_topology(r);
-    const ch_tpu_mesh     *want, *mesh;
-    char                   text[CH_TPU_VECTOR_TEXT], other[CH_TPU_VECTOR_TEXT];
-    size_t                 n;
+    const ch_tpu_mesh *want = ch_tpu_topology_mesh(has), *mesh;
+    char               text[CH_TPU_VECTOR_TEXT], other[CH_TPU_VECTOR_TEXT];
+    size_t             n;
 
-    if (has == NULL)
-        return CH_OK;
-    want = ch_tpu_topology_mesh(has);
     mesh = ch_tpu_topology_mesh(ch_tpu_assignment_topology(a));
     n = (size_t)want->tasks * (size_t)want->devices * CH_TPU_AXES * sizeof(*want->at);
     if (memcmp(mesh->size, want->size, sizeof(want->size)) == 0 && mesh->tasks == want->tasks &&
@@ -78,6 +73,19 @@ static ch_status check_topology(const ch_resolver *r, const ch_tpu_assignment *a
                     "%d devices; build the assignment from the topology of ch_tpu_initialize",
                     label, ch__tpu_vector_text(mesh->size, text), mesh->tasks, mesh->devices,
                     ch__tpu_vector_text(want->size, other), want->tasks, want->devices);
+}
+
+/* Checks that the TPU system of the resolver has the devices of this process and, unless `a` is
+ * NULL, that the assignment is of its topology. A system of which no topology is known fits. */
+static ch_status check_topology(const ch_resolver *r, const ch_tpu_assignment *a)
+{
+    ch_tpu_topology *has = NULL;
+    ch_status        rc = ch__tpu_system_topology(r, label, &has);
+
+    if (rc == CH_OK && has != NULL && a != NULL)
+        rc = compare_topology(has, a);
+    ch_tpu_topology_unref(has);
+    return rc;
 }
 
 static ch_status check_cores(const ch_tpu_assignment *a)
@@ -120,8 +128,12 @@ static ch_status find_devices(tpu *t)
 
     if (ch_device_count("TPU") == 0)
         return ch__tpu_no_devices(label);
-    rc = ch__devices_of_type("TPU", &n, &all);
-    if (rc == CH_OK && t->assignment == NULL) {
+    rc = check_topology(t->resolver, t->assignment);
+    if (rc == CH_OK)
+        rc = ch__devices_of_type("TPU", &n, &all);
+    if (rc != CH_OK)
+        return rc;
+    if (t->assignment == NULL) {
         t->n_replicas = n;
         t->n_cores = 1;
         t->device = all;
@@ -130,10 +142,8 @@ static ch_status find_devices(tpu *t)
     t->n_replicas = ch_tpu_assignment_replicas(t->assignment);
     t->n_cores = ch_tpu_assignment_cores(t->assignment);
     t->device = ch__calloc((size_t)t->n_replicas * (size_t)t->n_cores + 1, sizeof(*t->device));
-    if (rc == CH_OK && t->device == NULL)
+    if (t->device == NULL)
         rc = ch__fail_memory(label);
-    if (rc == CH_OK)
-        rc = check_topology(t->resolver, t->assignment);
     if (rc == CH_OK)
         rc = check_cores(t->assignment);
     if (rc == CH_OK)

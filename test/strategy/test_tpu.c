@@ -435,6 +435,47 @@ static void assignment_must_be_of_the_cores_of_this_process(void **state)
     (void)state;
 }
 
+/* The topology of a resolver that was not initialized is that of its name, or of the system of
+ * this process, or of COHORT_TPU_MESH. */
+static void topology_is_checked_when_another_resolver_was_initialized(void **state)
+{
+    static const ch_tpu_mesh line = {.size = {1, 1, 1, 8}}, same = {.size = {2, 2, 1, 2}};
+    static const char       *of_system[] = {"a mesh of 1x1x1x8", "has a mesh of 2x2x1x2"};
+    const ch_tpu_build       two = {.replicas = 2};
+    ch_resolver             *r = NULL, *named = NULL, *large = NULL;
+    ch_tpu_topology         *t = NULL, *other = NULL;
+    ch_tpu_assignment       *a = NULL;
+    ch_strategy             *st = NULL;
+
+    t_ok(ch_resolver_tpu("", NULL, &r));
+    t_ok(ch_resolver_tpu("virtual:2x2x1x2", NULL, &named));
+    t_ok(ch_resolver_tpu("virtual:4x4x1x2", NULL, &large));
+    t_ok(ch_tpu_topology_new(&line, &other));
+    t_ok(ch_tpu_assignment_build(other, &two, &a));
+    t_refused(ch_strategy_tpu(named, a, NULL, &st), CH_INVALID_ARGUMENT, of_system[0],
+              of_system[1]);
+    t_ok(ch_tpu_initialize(r, &t));
+    t_refused(ch_strategy_tpu(NULL, a, NULL, &st), CH_INVALID_ARGUMENT, of_system[0],
+              of_system[1]);
+    t_ok(ch_tpu_shutdown(r));
+    t_ok(ch__config_set("tpu_mesh", "2x2x1x2"));
+    t_refused(ch_strategy_tpu(NULL, a, NULL, &st), CH_INVALID_ARGUMENT, of_system[0],
+              of_system[1]);
+    t_ok(ch__config_set("tpu_mesh", ""));
+    t_ok(ch_strategy_tpu(NULL, a, NULL, &st));
+    ch_strategy_unref(st);
+    t_refused(ch_strategy_tpu(large, NULL, NULL, &st), CH_INVALID_ARGUMENT,
+              "the mesh 4x4x1x2 has 32 cores", "this process has 8 TPU devices");
+    t_ok(with_assignment(&same, &two, false));
+    ch_tpu_assignment_unref(a);
+    ch_tpu_topology_unref(other);
+    ch_tpu_topology_unref(t);
+    ch_resolver_unref(large);
+    ch_resolver_unref(named);
+    ch_resolver_unref(r);
+    (void)state;
+}
+
 static void replicas_must_not_share_a_core(void **state)
 {
     ch_tpu_topology   *t = NULL;
@@ -535,6 +576,7 @@ int main(void)
         cmocka_unit_test(rule_that_does_not_fit_is_an_error_of_the_variable),
         cmocka_unit_test(options_that_do_not_fit_are_refused),
         cmocka_unit_test(assignment_must_be_of_the_cores_of_this_process),
+        cmocka_unit_test(topology_is_checked_when_another_resolver_was_initialized),
         cmocka_unit_test(replicas_must_not_share_a_core),
         cmocka_unit_test(resolver_must_be_of_a_local_tpu_system),
         cmocka_unit_test(process_without_tpu_devices_has_no_strategy),
