@@ -61,12 +61,6 @@ static ch_status step_vars_find(step_vars *s)
     return rc == CH_OK ? ch__strategy_vars(s->st, &s->n_all, &s->all) : rc;
 }
 
-/* Moves an open variable to the layout `l`, if it has another one. */
-static ch_status move(ch_var *v, const ch_core_layout *l)
-{
-    return ch__layout_same_tiles(v->tiles, l) ? CH_OK : ch__var_set_tiles(v, l);
-}
-
 /* Marks a variable whose layout was found. */
 static void close_var(ch_var *v)
 {
@@ -84,15 +78,16 @@ static ch_status follow_earlier(const step_vars *s)
 
     for (int i = 0; i < s->n; i++)
         for (int k = 0; k < s->n_all && s->var[i] != NULL && s->var[i]->is_open; k++) {
-            ch_var        *v = s->var[i];
-            const ch_var  *of = s->all[k];
-            ch_core_layout l;
+            ch_var       *v = s->var[i];
+            const ch_var *of = s->all[k];
+            ch_tile_move  move = {.var = v};
 
             if (!of->is_found ||
                 (of->kin != v->kin && !ch__same_class(v->name, v->shape, of->name, of->shape)))
                 continue;
-            ch__layout_beside(v->shape, of->tiles, of->shape, &l);
-            rc = move(v, &l);
+            ch__layout_beside(v->shape, of->tiles, of->shape, &move.to);
+            if (!ch__layout_same_tiles(v->tiles, &move.to))
+                rc = ch__vars_set_tiles(1, &move);
             if (rc != CH_OK)
                 return rc;
             close_var(v);
@@ -140,27 +135,39 @@ static int64_t memory_of(const step_vars *s, const ch_device *d, int m)
     return limit > others ? limit - others : 0;
 }
 
+/* Returns the variable of the step that leads `v`, which is open, or -1. */
+static int leader_of(const step_vars *s, const ch_var *v)
+{
+    for (int i = 0; i < s->n; i++)
+        if (s->may[i].is_free && s->may[i].leader == i && v->kin == s->var[i]->kin)
+            return i;
+    return -1;
+}
+
 /* Moves the open variables of the step to the layouts that were found, and their kin that the
  * step does not use. */
 static ch_status move_all(const step_vars *s, const ch_search_result *found)
 {
-    ch_status rc = CH_OK;
+    ch_tile_move *move = ch__calloc((size_t)s->n_all + 1, sizeof(*move));
+    int           n = 0;
+    ch_status     rc = move == NULL ? ch__fail_memory("the search for layouts") : CH_OK;
 
-    for (int i = 0; i < s->n && rc == CH_OK; i++)
-        if (s->may[i].is_free)
-            rc = move(s->var[i], &found->tiles[i]);
-    for (int i = 0; i < s->n; i++)
-        for (int k = 0; k < s->n_all && s->may[i].is_free && rc == CH_OK; k++) {
-            ch_var        *v = s->all[k];
-            ch_core_layout l;
+    for (int k = 0; k < s->n_all && rc == CH_OK; k++) {
+        ch_var *v = s->all[k];
+        int     i = v->is_open ? leader_of(s, v) : -1;
 
-            if (s->may[i].leader != i || !v->is_open || v->kin != s->var[i]->kin)
-                continue;
-            ch__layout_beside(v->shape, &found->tiles[i], s->var[i]->shape, &l);
-            rc = move(v, &l);
-            if (rc == CH_OK)
-                close_var(v);
-        }
+        if (i < 0)
+            continue;
+        ch__layout_beside(v->shape, &found->tiles[i], s->var[i]->shape, &move[n].to);
+        move[n].var = v;
+        n += !ch__layout_same_tiles(v->tiles, &move[n].to);
+    }
+    if (rc == CH_OK)
+        rc = ch__vars_set_tiles(n, move);
+    for (int k = 0; k < s->n_all && rc == CH_OK; k++)
+        if (s->all[k]->is_open && leader_of(s, s->all[k]) >= 0)
+            close_var(s->all[k]);
+    ch__free(move);
     return rc;
 }
 

@@ -209,8 +209,15 @@ ch_var *ch__var_next_follower(const ch_var *leader, ch_var *before);
  * NULL. */
 ch_status ch__var_read_replica(ch_var *v, int replica, const ch_region *region,
                                ch_tensor **out);
-/* Moves the value of a variable to tiles in the layout `l`. No run may use the variable. */
-ch_status ch__var_set_tiles(ch_var *v, const ch_core_layout *l);
+/* A variable that gets tiles in another layout. */
+typedef struct ch_tile_move {
+    ch_var        *var;
+    ch_core_layout to;
+} ch_tile_move;
+/* Moves the values of n distinct variables to tiles in other layouts. No run may use the
+ * variables, and the caller must not hold devices. After an error the first variables are moved,
+ * and the others have their old tiles. */
+ch_status ch__vars_set_tiles(int n, const ch_tile_move *move);
 /* Chooses the layout of the tiles of a new variable: that of spec->split, else that of
  * `colocated` along axes of equal sizes, else whole on the chosen logical device, else that of
  * the first rule that matches its name, else that of the parts of the strategy (split_bytes,

@@ -26,10 +26,21 @@ ch_status ch__copy_new(const ch_var *v, ch_device *d, ch_shape shape, ch_tensor 
     return rc;
 }
 
-void ch__copy_free(ch_tensor *t)
+void ch__copy_leave_device(ch_tensor *t)
 {
     if (t != NULL)
         ch__device_unreserve(ch_tensor_device(t), ch_tensor_bytes(t));
+}
+
+void ch__copy_return_to_device(ch_tensor *t)
+{
+    if (t != NULL)
+        ch__device_reserve_again(ch_tensor_device(t), ch_tensor_bytes(t));
+}
+
+void ch__copy_free(ch_tensor *t)
+{
+    ch__copy_leave_device(t);
     ch_tensor_unref(t);
 }
 

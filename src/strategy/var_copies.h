@@ -15,6 +15,11 @@
  * limit of the memory of its device (ch_devices_options.memory_bytes). `t` may be NULL. */
 ch_status ch__copy_new(const ch_var *v, ch_device *d, ch_shape shape, ch_tensor **out);
 void      ch__copy_free(ch_tensor *t);
+/* Takes a copy out of the count, as if it were moved to host memory, and counts it again, also
+ * beyond the limit. A copy that is not counted must be freed with ch_tensor_unref. `t` may be
+ * NULL. */
+void ch__copy_leave_device(ch_tensor *t);
+void ch__copy_return_to_device(ch_tensor *t);
 /* Rejects CH_SYNC_NONE for several copies. A single copy is always consistent, so every mode is
  * accepted for it. */
 ch_status ch__copies_check_sync(const ch_strategy *st, const ch_var *v, ch_sync sync);

@@ -537,15 +537,38 @@ static ch_status copy_var(ch_var *from, ch_var *to)
     return fill_tiles(from, to->tiles, to->copy);
 }
 
-ch_status ch__var_set_tiles(ch_var *v, const ch_core_layout *l)
+/* ---- moving ---- */
+
+/* Creates tiles as new_tiles does. If the limit of a device is exceeded, frees the workspaces
+ * of earlier programs first. */
+static ch_status make_room_for_tiles(const ch_var *v, const ch_core_layout *l, ch_tensor **tile)
+{
+    ch_device *const *device;
+    ch_status         rc = new_tiles(v->strategy, v, l, tile);
+
+    if (rc != CH_RESOURCE_EXHAUSTED || !ch__failed_at_limit())
+        return rc;
+    rc = ch__strategy_devices(v->strategy, &device);
+    for (int m = 0; m < ch__var_tensors(v); m++) {
+        ch__copy_free(tile[m]);
+        tile[m] = NULL;
+        if (rc == CH_OK)
+            ch__device_workspace_free(device[m]);
+    }
+    return rc == CH_OK ? new_tiles(v->strategy, v, l, tile) : rc;
+}
+
+/* Replaces the tiles of a variable, which have left their devices. */
+static ch_status replace_tiles(ch_var *v, const ch_core_layout *l)
 {
     size_t          n = (size_t)ch__var_tensors(v);
     ch_tensor     **tile = ch__calloc(n, sizeof(ch_tensor *)), *before;
     ch_core_layout *own = ch__malloc(sizeof(*own));
+    bool            is_replaced = false;
     ch_status       rc = tile == NULL || own == NULL ? ch__fail_memory("a variable") : CH_OK;
 
     if (rc == CH_OK)
-        rc = new_tiles(v->strategy, v, l, tile);
+        rc = make_room_for_tiles(v, l, tile);
     if (rc == CH_OK)
         rc = fill_tiles(v, l, tile);
     if (rc == CH_OK) {
@@ -561,11 +584,33 @@ ch_status ch__var_set_tiles(ch_var *v, const ch_core_layout *l)
         }
         atomic_fetch_add(&v->strategy->generation, 1);
         pthread_mutex_unlock(&v->strategy->lock);
+        is_replaced = true;
     }
     for (size_t m = 0; tile != NULL && m < n; m++)
-        ch__copy_free(tile[m]);
+        if (is_replaced)
+            ch_tensor_unref(tile[m]);
+        else
+            ch__copy_free(tile[m]);
     ch__free(tile);
     ch__free(own);
+    return rc;
+}
+
+/* The values go through host memory: all old tiles leave their devices before the first new
+ * tile is created, so a device never needs room for both. */
+ch_status ch__vars_set_tiles(int n, const ch_tile_move *move)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < n; i++)
+        for (int m = 0; m < ch__var_tensors(move[i].var); m++)
+            ch__copy_leave_device(move[i].var->copy[m]);
+    for (int i = 0; i < n; i++) {
+        if (rc == CH_OK)
+            rc = replace_tiles(move[i].var, &move[i].to);
+        for (int m = 0; rc != CH_OK && m < ch__var_tensors(move[i].var); m++)
+            ch__copy_return_to_device(move[i].var->copy[m]);
+    }
     return rc;
 }
 

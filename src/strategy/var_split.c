@@ -261,19 +261,19 @@ static ch_status check_split(ch_var *v, const ch_core_layout *to)
 
 ch_status ch_var_split(ch_var *v, int n, const int *axis)
 {
-    ch_core_layout l;
-    ch_status      rc =
+    ch_tile_move move = {.var = v};
+    ch_status    rc =
         ch__check_not_null("ch_var_split", "the variable", v, n > 0 ? "axis" : NULL, axis);
 
     if (rc != CH_OK || v->tiles == NULL)
         return rc; /* replicas of this strategy have one device, which has the whole value */
-    rc = layout_of_split(v->strategy, v, "ch_var_split", n, axis, &l);
+    rc = layout_of_split(v->strategy, v, "ch_var_split", n, axis, &move.to);
     if (rc != CH_OK)
         return rc;
-    if (!ch__layout_same_tiles(&l, v->tiles)) {
-        rc = check_split(v, &l);
+    if (!ch__layout_same_tiles(&move.to, v->tiles)) {
+        rc = check_split(v, &move.to);
         if (rc == CH_OK)
-            rc = ch__var_set_tiles(v, &l);
+            rc = ch__vars_set_tiles(1, &move);
     }
     if (rc == CH_OK) {
         v->is_split = true;

@@ -667,6 +667,11 @@ ch_status ch__device_reserve(ch_device *d, size_t bytes, const char *what)
                           (size_t)d->limit);
 }
 
+void ch__device_reserve_again(ch_device *d, size_t bytes)
+{
+    (void)take_reserved(d, (int64_t)bytes);
+}
+
 void ch__device_unreserve(ch_device *d, size_t bytes)
 {
     atomic_fetch_sub(&d->reserved, (int64_t)bytes);
@@ -714,6 +719,17 @@ ch_status ch__device_workspace(ch_device *d, size_t bytes, bool touches_part, ch
     }
     *out = *w;
     return CH_OK;
+}
+
+void ch__device_workspace_free(ch_device *d)
+{
+    ch_workspace *w = &d->workspace;
+
+    ch__devices_hold(1, &d);
+    ch__device_free(d, w->base, w->bytes);
+    ch__device_unreserve(d, w->bytes);
+    *w = (ch_workspace){.generation = w->generation + 1};
+    ch__devices_release(1, &d);
 }
 
 void ch__devices_hold(int n, ch_device *const *device)

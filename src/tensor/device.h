@@ -32,6 +32,8 @@ void  ch__device_free(ch_device *d, void *p, size_t bytes);
  * `bytes`. */
 CH_MUST_CHECK ch_status ch__device_reserve(ch_device *d, size_t bytes, const char *what);
 void                    ch__device_unreserve(ch_device *d, size_t bytes);
+/* Counts bytes again that were given back and are still in use, also beyond the limit. */
+void ch__device_reserve_again(ch_device *d, size_t bytes);
 /* Return the bytes that are reserved, those of them that the workspace has, and the limit (0:
  * no limit). */
 size_t ch__device_reserved(const ch_device *d);
@@ -53,6 +55,9 @@ typedef struct ch_workspace {
  * that keeps pointers into it must compare `generation`. The caller must hold the device. */
 CH_MUST_CHECK ch_status ch__device_workspace(ch_device *d, size_t bytes, bool touches_part,
                                              ch_workspace *out);
+/* Gives the memory of the workspace back when no program runs on the device. The next program
+ * allocates another workspace. The caller must not hold devices. */
+void ch__device_workspace_free(ch_device *d);
 
 /* Lock and unlock n distinct devices. A device runs one program at a time. Devices are locked
  * in the order of ch__device_ordinal, so that two runs cannot deadlock. A thread that holds

@@ -338,6 +338,82 @@ static void image_that_exceeds_the_memory_of_a_core_is_split(void **state)
     configure("0");
 }
 
+enum { TABLE_ROWS = 4096, TABLE_COLUMNS = 64, IDS = 512 };
+
+static void record_lookup(ch_step *s, void *table)
+{
+    ch_step_out(s, "y", ch_sum_all(ch_gather(ch_var_read(s, table), ch_step_in(s, 0), 0)));
+}
+
+static void record_matrices(ch_step *s, void *arg)
+{
+    ch_node *x = ch_matmul(ch_step_in(s, 0), true, ch_step_in(s, 0), false);
+
+    (void)arg;
+    ch_step_out(s, "y", ch_sum_all(ch_softmax(ch_matmul(x, false, x, false), -1)));
+}
+
+/* Runs lookups in a table of 1 MiB on devices with `limit` bytes, after a step that needs a
+ * large workspace if `is_after` is set. */
+static ch_status look_up(int64_t limit, bool is_after)
+{
+    ch_tensor   *ids = NULL, *x = t_noise(ch_shape_of(16, 256), 1), *value;
+    ch_tuple    *in, *large = t_tuple(1, &x);
+    ch_var      *table = NULL;
+    ch_function *f, *before = t_function(record_matrices, NULL);
+    ch_strategy *st;
+    char         memory[32];
+    ch_status    rc;
+
+    (void)snprintf(memory, sizeof(memory), "%lld", (long long)limit);
+    configure(memory);
+    st = searching(1);
+    t_ok(ch_tensor_new(CH_I32, ch_shape_of(IDS), &ids));
+    for (int i = 0; i < IDS; i++)
+        ((int32_t *)ch_tensor_data_mut(ids))[i] = i;
+    in = t_tuple(1, &ids);
+    if (is_after)
+        t_ok(ch_strategy_run(st, before, large, NULL));
+    t_ok(ch_var_new(st, &(ch_var_spec){.name = "table", .shape = ch_shape_of(TABLE_ROWS, TABLE_COLUMNS)},
+                    &table));
+    value = t_noise(ch_shape_of(TABLE_ROWS, TABLE_COLUMNS), 2);
+    t_ok(ch_var_set(table, value));
+    f = t_function(record_lookup, table);
+    rc = ch_strategy_run(st, f, in, NULL);
+    keeps_value(table, value);
+    ch_function_unref(f);
+    ch_function_unref(before);
+    ch_var_unref(table);
+    ch_tensor_unref(value);
+    ch_tuple_unref(in);
+    ch_tuple_unref(large);
+    ch_strategy_unref(st);
+    configure("0");
+    return rc;
+}
+
+/* The old and the new tile of the table together exceed most of these limits. */
+static void tiles_move_when_the_device_has_no_room_for_old_and_new(void **state)
+{
+    const int64_t table = (int64_t)TABLE_ROWS * TABLE_COLUMNS * 4;
+
+    (void)state;
+    for (int64_t limit = table / CORES + (64 << 10); limit < 2 * table; limit += 64 << 10)
+        if (look_up(limit, false) != CH_OK)
+            fail_msg("%lld bytes: %s", (long long)limit, ch_error_message());
+}
+
+/* After a step with a large workspace, which is not used any more. */
+static void tiles_move_into_the_workspace_of_an_earlier_step(void **state)
+{
+    const int64_t table = (int64_t)TABLE_ROWS * TABLE_COLUMNS * 4;
+
+    (void)state;
+    for (int64_t limit = table * 5 / 4; limit < 2 * table; limit += 64 << 10)
+        if (look_up(limit, true) != CH_OK)
+            fail_msg("%lld bytes: %s", (long long)limit, ch_error_message());
+}
+
 /* ---- the estimate of the memory ---- */
 
 typedef struct model_run {
@@ -428,6 +504,8 @@ int main(void)
         cmocka_unit_test(variables_move_with_their_values_and_keep_their_layouts),
         cmocka_unit_test(layouts_that_the_program_chose_stay),
         cmocka_unit_test(image_that_exceeds_the_memory_of_a_core_is_split),
+        cmocka_unit_test(tiles_move_when_the_device_has_no_room_for_old_and_new),
+        cmocka_unit_test(tiles_move_into_the_workspace_of_an_earlier_step),
         cmocka_unit_test(estimated_memory_is_near_that_of_the_planner),
     };
 
