@@ -230,7 +230,8 @@ CH_API ch_tpu_topology *ch_resolver_tpu_topology(const ch_resolver *r);
  *
  * NOT_FOUND: this process has no TPU devices. INVALID_ARGUMENT: the mesh does not have as many
  * cores as there are devices, or `r` is not a resolver of ch_resolver_tpu. A second call logs a
- * warning and succeeds. Must not be called while another thread uses the resolver. */
+ * warning and succeeds. Must not be called while another thread uses the resolver or calls
+ * ch_strategy_tpu, ch_tpu_initialize or ch_tpu_shutdown. */
 CH_API CH_MUST_CHECK ch_status ch_tpu_initialize(ch_resolver *r, ch_tpu_topology **out);
 /* Ends the system, so that it can be initialized without a warning. Devices and variables stay
  * as they are. Logs a warning if the system is not initialized. `r`: as above. */

@@ -1,7 +1,11 @@
 /* cluster/tpu_system.c -- ch_tpu_initialize: the TPU devices of this process as a topology.
  *
+ * The mesh of the topology comes from the resolver's name, a setting, or the number of devices.
+ * The resolver and the process remember the topology, so that ch_strategy_tpu can compare it
+ * with that of a device assignment.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
-#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,20 +15,16 @@
 #include "base/mem.h"
 #include "cluster/tpu.h"
 
-/* A process has a single TPU system, because its devices belong to the process. `system_topology`
- * is that of the last ch_tpu_initialize (referenced); NULL: the system is not initialized. */
-static pthread_mutex_t  system_lock = PTHREAD_MUTEX_INITIALIZER;
-static ch_tpu_topology *system_topology;
+/* The topology of the last ch_tpu_initialize, referenced; NULL: the system is not initialized. A
+ * process has a single TPU system, because its devices belong to the process. cohort/tpu.h says
+ * which calls must not overlap, so a reader can take a reference. */
+static ch_tpu_topology *_Atomic system_topology;
 
 /* Sets the topology of the system, NULL: none. Returns true if it had one before. */
 static bool set_system(ch_tpu_topology *t)
 {
-    ch_tpu_topology *before, *now = ch_tpu_topology_ref(t);
+    ch_tpu_topology *before = atomic_exchange(&system_topology, ch_tpu_topology_ref(t));
 
-    pthread_mutex_lock(&system_lock);
-    before = system_topology;
-    system_topology = now;
-    pthread_mutex_unlock(&system_lock);
     ch_tpu_topology_unref(before);
     return before != NULL;
 }
@@ -164,11 +164,8 @@ ch_status ch__tpu_system_topology(const ch_resolver *r, const char *call, ch_tpu
     if (rc != CH_OK)
         return rc;
     *out = ch_tpu_topology_ref(ch_resolver_tpu_topology(r));
-    if (*out == NULL && of_name == NULL) {
-        pthread_mutex_lock(&system_lock);
-        *out = ch_tpu_topology_ref(system_topology);
-        pthread_mutex_unlock(&system_lock);
-    }
+    if (*out == NULL && of_name == NULL)
+        *out = ch_tpu_topology_ref(atomic_load(&system_topology));
     if (*out != NULL || (of_name == NULL && ch__config()->tpu_mesh[0] == '\0'))
         return CH_OK;
     return make_topology(call, r, out);

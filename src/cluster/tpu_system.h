@@ -12,9 +12,9 @@
  * has none. */
 CH_MUST_CHECK ch_status ch__resolver_tpu_local(const ch_resolver *r, const char *call,
                                                const int **mesh);
-/* Sets *out to a reference to the topology that is known for the TPU system of a resolver, or to
- * NULL: that of ch_tpu_initialize with this resolver; else of the mesh in its name; else of the
- * last ch_tpu_initialize of this process; else of COHORT_TPU_MESH. Fails as
+/* Sets *out to a reference to the topology that is known for the TPU system of a resolver, or
+ * to NULL: that of ch_tpu_initialize with this resolver; else of the mesh in its name; else of
+ * the last ch_tpu_initialize of this process; else of COHORT_TPU_MESH. Fails as
  * ch__resolver_tpu_local does, and if a mesh has not as many cores as this process has TPU
  * devices. */
 CH_MUST_CHECK ch_status ch__tpu_system_topology(const ch_resolver *r, const char *call,

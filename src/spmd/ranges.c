@@ -260,8 +260,8 @@ void ch__range_table_core(const ch_range_table *t, int core, int64_t *from, int6
     }
 }
 
-/* Returns true if factor k is indexed by ids that have a factor of their own. A part of the call
- * goes through the ids, not through the positions of factor k. A call whose output has all
+/* Returns true if factor k is indexed by ids that have a factor of their own. A part of the
+ * call goes through the ids, not through the positions of factor k. A call whose output has all
  * factors, such as a scatter into a copy, writes every position. */
 static bool is_skipped(const ch_factors *f, int k)
 {

@@ -215,8 +215,8 @@ typedef struct ch_tile_move {
     ch_core_layout to;
 } ch_tile_move;
 /* Moves the values of n distinct variables to tiles in other layouts. No run may use the
- * variables, and the caller must not hold devices. After an error the first variables are moved,
- * and the others have their old tiles. */
+ * variables, and the caller must not hold devices. After an error the first variables are
+ * moved, and the others have their old tiles. */
 ch_status ch__vars_set_tiles(int n, const ch_tile_move *move);
 /* Chooses the layout of the tiles of a new variable: that of spec->split, else that of
  * `colocated` along axes of equal sizes, else whole on the chosen logical device, else that of

@@ -196,7 +196,8 @@ static void lookup_has_the_operations_of_its_ids(void **state)
 
     (void)state;
     for (int axis = WHOLE; axis < 2; axis++) {
-        double forward = operations_of_lookup(0, axis), backward = operations_of_lookup(1, axis);
+        double forward = operations_of_lookup(0, axis),
+               backward = operations_of_lookup(1, axis);
 
         if (forward != n[axis + 1] * copied || backward != CORES * 2 * copied)
             fail_msg("axis %d: %.0f operations, %.0f of the gradient; %.0f elements are copied",

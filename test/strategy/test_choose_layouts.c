@@ -374,8 +374,9 @@ static ch_status look_up(int64_t limit, bool is_after)
     in = t_tuple(1, &ids);
     if (is_after)
         t_ok(ch_strategy_run(st, before, large, NULL));
-    t_ok(ch_var_new(st, &(ch_var_spec){.name = "table", .shape = ch_shape_of(TABLE_ROWS, TABLE_COLUMNS)},
-                    &table));
+    t_ok(ch_var_new(
+        st, &(ch_var_spec){.name = "table", .shape = ch_shape_of(TABLE_ROWS, TABLE_COLUMNS)},
+        &table));
     value = t_noise(ch_shape_of(TABLE_ROWS, TABLE_COLUMNS), 2);
     t_ok(ch_var_set(table, value));
     f = t_function(record_lookup, table);
