@@ -277,7 +277,7 @@ static int64_t capacity_of(const ch_args *a, int i)
 
 /* Returns true if an observer is shown the values of all nodes. Then the sizes are exact,
  * because observers are shown live rows only. */
-static bool is_watched(const ch_function *f)
+bool ch__function_is_watched(const ch_function *f)
 {
     return f->see != NULL || ch__config()->interpret;
 }
@@ -286,7 +286,7 @@ void ch__function_shapes(const ch_function *f, const ch_graph *g, const bool *ma
                          ch_args *a)
 {
     for (int i = 0; i < a->n_in; i++) {
-        bool has = may_have_room[i] && !is_watched(f) && has_room(g, a, i);
+        bool has = may_have_room[i] && !ch__function_is_watched(f) && has_room(g, a, i);
 
         for (int r = 0; r < a->n_local; r++) {
             ch_shape *s = &a->shape[r * a->n_in + i];
@@ -381,7 +381,7 @@ static ch_prepared *find_prepared(ch_function *f, const ch_graph *g, const ch_ru
                                   const ch_args *a)
 {
     for (ch_prepared **link = &f->programs; *link != NULL; link = &(*link)->next)
-        if (prepared_fits(*link, g, run, a, is_watched(f))) {
+        if (prepared_fits(*link, g, run, a, ch__function_is_watched(f))) {
             ch_prepared *p = *link;
 
             *link = p->next;
@@ -404,7 +404,7 @@ static bool has_many_combinations(const ch_function *f, const ch_graph *g,
 
     for (const ch_prepared *p = f->programs; p != NULL; p = p->next)
         n += p->graph == g;
-    for (int i = 0; i < a->n_in && n >= RAISE_FROM && !is_watched(f); i++)
+    for (int i = 0; i < a->n_in && n >= RAISE_FROM && !ch__function_is_watched(f); i++)
         if (may_have_room[i] && has_room(g, a, i) && g->input[i]->dims.dim[0].sym != sym) {
             sym = g->input[i]->dims.dim[0].sym;
             n_lengths++;
@@ -456,7 +456,7 @@ ch_status ch__function_prepare(ch_function *f, ch_graph *g, const bool *may_have
         return CH_OK;
     }
     began = ch__now_ns();
-    rc = ch__prepared_new(g, may_have_room, run, a, is_watched(f), out);
+    rc = ch__prepared_new(g, may_have_room, run, a, ch__function_is_watched(f), out);
     f->planning_ns += ch__now_ns() - began;
     if (rc != CH_OK)
         return ch__fail_at(rc, "%s", f->name);

@@ -154,6 +154,8 @@ int64_t ch__function_planning_ns(ch_function *f);
  * lock. */
 ch_status ch__function_record(ch_function *f, const ch_run *run, const ch_args *a,
                               ch_graph **out, const bool **may_have_room);
+/* Returns true if runs of the function are observed, so that its programs keep all values. */
+bool ch__function_is_watched(const ch_function *f);
 /* Sets a->shape: the sizes of the inputs, rounded up to a capacity if they may have room. */
 void ch__function_shapes(const ch_function *f, const ch_graph *g, const bool *may_have_room,
                          ch_args *a);

@@ -538,16 +538,15 @@ static ch_status find_best(searcher *s, const plan **first, const plan **best)
     return rc;
 }
 
-/* Returns the error that no plan fits; `least` is the one that exceeds the memory least. */
-static ch_status fail_memory_limit(const searcher *s, const plan *least)
+ch_status ch__search_fail(int n_plans, const ch_search_needs *n)
 {
     return ch__fail_limit(
-        "no layouts fit the memory of the devices: the best of %d plans needs %lld bytes "
-        "on core %d (%lld for variables, %lld for slots, about %lld for values), and %lld are "
-        "left for them (memory_bytes, or COHORT_DEVICE_MEMORY)",
-        s->n_plans, (long long)least->needs, least->core, (long long)least->variables,
-        (long long)least->slots, (long long)least->values,
-        (long long)s->p->memory[least->core]);
+        "no layouts fit the memory of the devices: the best of %d plans needs %lld bytes on core "
+        "%d (%lld for variables, %lld for slots, %lld for values), and %lld are left for them "
+        "(memory_bytes, or COHORT_DEVICE_MEMORY)",
+        n_plans, (long long)(n->variables + n->slots + n->values), n->core,
+        (long long)n->variables, (long long)n->slots, (long long)n->values,
+        (long long)n->memory);
 }
 
 /* ---- the result ---- */
@@ -610,6 +609,12 @@ static ch_status new_result(const searcher *s, const plan *const *first, const p
         ch__layout_copy(v->choice[v->in >= 0 ? best->choice[v->in] : 0], &out->tiles[i]);
     }
     out->input_axis = s->p->splits_inputs ? best->choice[s->n_classes] : s->opt.input_axis;
+    out->fits = best->excess == 0;
+    out->needs = (ch_search_needs){.core = best->core,
+                                   .variables = best->variables,
+                                   .slots = best->slots,
+                                   .values = best->values,
+                                   .memory = s->p->memory[best->core]};
     return new_report(s, first, best, &out->report);
 }
 
@@ -637,8 +642,6 @@ ch_status ch__search(const ch_search_problem *p, ch_graph *g, ch_search_result *
     }
     if (rc == CH_OK)
         rc = find_best(&s, first, &best);
-    if (rc == CH_OK && best->excess > 0)
-        rc = fail_memory_limit(&s, best);
     if (rc == CH_OK)
         rc = new_result(&s, first, best, out);
     if (rc != CH_OK)

@@ -28,16 +28,26 @@ typedef struct ch_search_problem {
     int64_t memory[CH_MAX_CORES];
 } ch_search_problem;
 
+/* The bytes that a plan needs on a core, and those that the core has for them. */
+typedef struct ch_search_needs {
+    int     core;
+    int64_t variables, slots, values, memory; /* slots: variables that follow others */
+} ch_search_needs;
+
 typedef struct ch_search_result {
     ch_core_layout   *tiles;      /* by resource; those of borrowed variables are replicated */
     int               input_axis; /* as in ch_spmd_options */
+    bool              fits;       /* false: no plan fits; this one exceeds the memory least */
+    ch_search_needs   needs;      /* of the core that needs most, estimated */
     ch_search_report *report;
 } ch_search_result;
 
-/* Sets *out to the best plan for graph g, which the caller must drop with ch__search_drop.
- * RESOURCE_EXHAUSTED: no plan fits the memory. */
+/* Sets *out to the best plan for graph g, which the caller must drop with ch__search_drop. */
 ch_status ch__search(const ch_search_problem *p, ch_graph *g, ch_search_result *out);
 void      ch__search_drop(ch_search_result *r);
+/* Returns RESOURCE_EXHAUSTED: no plan fits the memory, and the best of n_plans has these
+ * needs. */
+ch_status ch__search_fail(int n_plans, const ch_search_needs *needs);
 
 /* Returns true if two variables are in a class: their shapes are equal, and their names differ
  * only in numbers, such as "dense/kernel" and "dense_1/kernel". */

@@ -54,8 +54,7 @@ ch_status ch__cores_partition(void *owner, const ch_run *run, ch_graph *const *v
     ch_status         rc = CH_OK;
 
     if (st->parts.choose_layouts)
-        rc = ch__find_layouts(st, run, variant[ch__largest_replica(run->n_local, variant)],
-                              &opt, &search);
+        rc = ch__find_layouts(st, run, variant, &opt, &search);
     if (rc == CH_OK)
         rc = ch__spmd_divide(&opt, run->n_local, variant, core, &own);
     if (own != NULL)

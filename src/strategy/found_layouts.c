@@ -7,6 +7,10 @@
  * layouts for the open variables of the step. These are moved to the new tiles, with their
  * values, and are not open any more: later steps use them as they are.
  *
+ * The search estimates the memory of a step. If the memory of the devices is limited, the
+ * programs of the found layouts are planned before any variable is moved. If a program does not
+ * fit, the search is repeated with less memory, and at last for the plan of least memory.
+ *
  * Kin are a variable and those that were created beside it, such as the slots of optimizers. An
  * open variable gets the layout of its kin, or of its class, if that has been found before.
  *
@@ -20,14 +24,17 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "graph/program.h"
 #include "strategy/cores.h"
 #include "strategy/strategy.h"
 #include "tensor/device.h"
 
+enum { MOST_SEARCHES = 6 }; /* if programs need more memory than the search estimates */
+
 /* The variables of a step. */
 typedef struct step_vars {
     ch_strategy   *st;
-    ch_graph      *g;
+    ch_graph      *g;   /* of the replica with the largest inputs */
     int            n;   /* number of resources */
     ch_var       **var; /* by resource: referenced; NULL: borrowed */
     ch_search_var *may;
@@ -171,16 +178,166 @@ static ch_status move_all(const step_vars *s, const ch_search_result *found)
     return rc;
 }
 
-/* Searches layouts for the open variables of the step, and for its inputs. */
-static ch_status search(const step_vars *s, const ch_run *run, ch_spmd_options *opt,
-                        ch_search_report **report)
+/* ---- programs of found layouts ---- */
+
+/* Layouts that may become those of the step. */
+typedef struct trial {
+    const step_vars       *s;
+    const ch_run          *run;
+    ch_graph *const       *variant;
+    const ch_spmd_options *opt;
+    const ch_search_result *found;
+} trial;
+
+/* Sets *out to the found layout of a variable, or to that which it has
+ * (ch_spmd_options.variable). */
+static ch_status layout_in_trial(void *arg, const ch_resource *r, ch_core_layout *out,
+                                 ch_layout_source *source, const char **rule)
 {
-    ch_search_problem p = {.step = run->function->name,
-                           .opt = opt,
+    const trial *t = arg;
+
+    for (int i = 0; i < t->s->n; i++)
+        if (t->s->may[i].is_free && strcmp(t->s->g->resource[i].name, r->name) == 0) {
+            *source = CH_LAYOUT_SEARCH;
+            *rule = NULL;
+            ch__layout_copy(&t->found->tiles[i], out);
+            return CH_OK;
+        }
+    return t->opt->variable(t->opt->arg, r, out, source, rule);
+}
+
+/* Plans the program of member m, which changes its graph. Sets *bytes to the memory for its
+ * values. */
+static ch_status plan_values(const trial *t, ch_graph *core, int m, int64_t *bytes)
+{
+    ch_plan_options opt = {.keep_all = ch__function_is_watched(t->run->function),
+                           .threads = ch_device_threads(t->run->device[m])};
+    ch_program     *p = NULL;
+    ch_status       rc = ch__program_new(core, &opt, &p);
+
+    if (rc == CH_OK)
+        *bytes = (int64_t)p->arena_bytes;
+    ch__program_unref(p);
+    return rc;
+}
+
+/* Sets values[c] to the memory for values on core c of the replica that needs most. */
+static ch_status plan_programs(const trial *t, int64_t *values)
+{
+    int             n = ch__run_members(t->run), cores = t->opt->n_cores;
+    ch_graph      **core = ch__calloc((size_t)n, sizeof(*core));
+    int64_t        *bytes = ch__calloc((size_t)n, sizeof(*bytes));
+    ch_spmd_options opt = *t->opt;
+    trial           own = *t;
+    ch_status       rc =
+        core == NULL || bytes == NULL ? ch__fail_memory("the search for layouts") : CH_OK;
+
+    opt.variable = layout_in_trial;
+    opt.arg = &own;
+    opt.input_axis = t->found->input_axis;
+    if (rc == CH_OK)
+        rc = ch__spmd_divide(&opt, t->run->n_local, t->variant, core, NULL);
+    for (int m = 0; m < n && rc == CH_OK; m++) {
+        int first = 0;
+
+        while (core[first] != core[m])
+            first++;
+        bytes[m] = bytes[first];
+        if (first == m)
+            rc = plan_values(t, core[m], m, &bytes[m]);
+        if (bytes[m] > values[m % cores])
+            values[m % cores] = bytes[m];
+    }
+    for (int m = 0; core != NULL && m < n; m++)
+        ch_graph_unref(core[m]);
+    ch__free(core);
+    ch__free(bytes);
+    return rc;
+}
+
+/* Sets *out to what the step needs, with the found layouts, on the core that lacks most, or has
+ * least left. `memory`: by core. */
+static ch_status find_needs(const trial *t, const int64_t *memory, ch_search_needs *out)
+{
+    const step_vars *s = t->s;
+    int64_t          values[CH_MAX_CORES] = {0}, most = INT64_MIN;
+    ch_status        rc = plan_programs(t, values);
+
+    for (int c = 0; c < t->opt->n_cores && rc == CH_OK; c++) {
+        ch_search_needs now = {.core = c, .values = values[c], .memory = memory[c]};
+
+        for (int i = 0; i < s->n; i++) {
+            const ch_resource *r = &s->g->resource[i];
+            ch_region          at;
+
+            if (!r->is_borrowed && ch__core_region(&t->found->tiles[i], r->shape, c, &at))
+                *(s->may[i].leader == i ? &now.variables : &now.slots) +=
+                    ch__region_count(&at, r->shape.rank) * (int64_t)ch_dtype_bytes(r->dtype);
+        }
+        if (now.variables + now.slots + now.values - memory[c] > most) {
+            most = now.variables + now.slots + now.values - memory[c];
+            *out = now;
+        }
+    }
+    return rc;
+}
+
+/* ---- the search ---- */
+
+/* Searches layouts with programs that fit p->memory, which it changes. */
+static ch_status find_fitting(trial *t, ch_search_problem *p, ch_search_result *found)
+{
+    int64_t         memory[CH_MAX_CORES], bytes;
+    bool            start_fits[CH_SEARCH_STARTS], is_limited = false;
+    ch_search_needs needs;
+    ch_status       rc = CH_OK;
+
+    memcpy(memory, p->memory, sizeof(memory));
+    for (int c = 0; c < t->opt->n_cores; c++)
+        is_limited |= memory[c] < INT64_MAX;
+    t->found = found;
+    for (int i = 1;; i++) {
+        rc = ch__search(p, t->s->g, found);
+        if (rc != CH_OK || !is_limited)
+            return rc;
+        if (i == 1)
+            memcpy(start_fits, found->report->start_fits, sizeof(start_fits));
+        rc = find_needs(t, memory, &needs);
+        bytes = needs.variables + needs.slots + needs.values;
+        if (rc == CH_OK && bytes > needs.memory && !found->fits)
+            rc = ch__search_fail(found->report->n_plans, &needs);
+        if (rc != CH_OK || bytes <= needs.memory)
+            break;
+        for (int c = 0; c < t->opt->n_cores; c++) {
+            double scale = (double)needs.memory / (double)bytes;
+
+            if (memory[c] == INT64_MAX)
+                continue;
+            p->memory[c] = i + 1 < MOST_SEARCHES
+                               ? (int64_t)(scale * (double)ch__min(p->memory[c],
+                                                                   found->report->needs))
+                               : 0;
+        }
+        ch__search_drop(found);
+    }
+    if (rc != CH_OK)
+        ch__search_drop(found);
+    else
+        memcpy(found->report->start_fits, start_fits, sizeof(start_fits));
+    return rc;
+}
+
+/* Searches layouts for the open variables of the step, and for its inputs. */
+static ch_status search(const step_vars *s, const ch_run *run, ch_graph *const *variant,
+                        ch_spmd_options *opt, ch_search_report **report)
+{
+    trial             t = {.s = s, .run = run, .variant = variant, .opt = opt};
+    ch_search_problem p = {.opt = opt,
+                           .step = run->function->name,
                            .var = s->may,
                            .splits_inputs = !s->st->parts.split_rows && s->g->n_inputs > 0,
                            .n_replicas = run->n_replicas};
-    ch_search_result  found;
+    ch_search_result  found = {.tiles = NULL};
     ch_status         rc = follow_earlier(s);
 
     if (rc != CH_OK || (find_leaders(s) == 0 && !p.splits_inputs))
@@ -190,7 +347,7 @@ static ch_status search(const step_vars *s, const ch_run *run, ch_spmd_options *
     for (int m = 0; m < ch__run_members(run); m++)
         p.memory[m % opt->n_cores] =
             ch__min(p.memory[m % opt->n_cores], memory_of(s, run->device[m], m));
-    rc = ch__search(&p, s->g, &found);
+    rc = find_fitting(&t, &p, &found);
     if (rc == CH_OK)
         rc = move_all(s, &found);
     if (rc == CH_OK) {
@@ -202,16 +359,16 @@ static ch_status search(const step_vars *s, const ch_run *run, ch_spmd_options *
     return rc;
 }
 
-ch_status ch__find_layouts(ch_strategy *st, const ch_run *run, ch_graph *g,
+ch_status ch__find_layouts(ch_strategy *st, const ch_run *run, ch_graph *const *variant,
                            ch_spmd_options *opt, ch_search_report **report)
 {
-    step_vars s = {.st = st, .g = g};
+    step_vars s = {.st = st, .g = variant[ch__largest_replica(run->n_local, variant)]};
     ch_status rc;
 
     pthread_mutex_lock(&st->search_lock);
     rc = step_vars_find(&s);
     if (rc == CH_OK)
-        rc = search(&s, run, opt, report);
+        rc = search(&s, run, variant, opt, report);
     pthread_mutex_unlock(&st->search_lock);
     step_vars_drop(&s);
     return rc;

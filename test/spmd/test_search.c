@@ -129,12 +129,18 @@ static ch_status search(recording *r, question q, ch_search_result *out)
                              .input_axis = q.input_axis};
     ch_search_problem p = {
         .step = "step", .opt = &opt, .var = may, .splits_inputs = !q.by_hand, .n_replicas = 1};
+    ch_status rc;
 
     for (int i = 0; i < r->g->n_resources; i++)
         may[i] = (ch_search_var){.is_free = !q.by_hand, .leader = r->var[i].leader};
     for (int c = 0; c < CORES; c++)
         p.memory[c] = q.memory > 0 ? q.memory : INT64_MAX;
-    return ch__search(&p, r->g, out);
+    rc = ch__search(&p, r->g, out);
+    if (rc == CH_OK && !out->fits) {
+        rc = ch__search_fail(out->report->n_plans, &out->needs);
+        ch__search_drop(out);
+    }
+    return rc;
 }
 
 /* Returns the plan by hand, which the caller must drop. */

@@ -415,7 +415,7 @@ static void tiles_move_into_the_workspace_of_an_earlier_step(void **state)
             fail_msg("%lld bytes: %s", (long long)limit, ch_error_message());
 }
 
-/* ---- the estimate of the memory ---- */
+enum { LAYERS = 6 };
 
 typedef struct model_run {
     ch_model     *model;
@@ -434,6 +434,63 @@ static void record_model(ch_step *s, void *arg)
     ch_optimizer_minimize(m->o, s, loss, n, v);
     ch_step_out(s, "loss", loss);
 }
+
+/* Trains six layers of different widths on devices with `limit` bytes for a step. */
+static ch_status train_layers(int64_t limit)
+{
+    const ch_layer_dense_options relu = {.activation = CH_RELU};
+    ch_tensor                   *t[2] = {t_noise(ch_shape_of(64, 32), 1),
+                                         t_noise(ch_shape_of(64, 64 + LAYERS - 1), 2)};
+    ch_tuple                    *in = t_tuple(2, t);
+    ch_layer                    *layer[LAYERS];
+    model_run                    m = {.is_image = false};
+    ch_function                 *f = t_function(record_model, &m);
+    char                         memory[32];
+    ch_strategy                 *st;
+    ch_status                    rc;
+
+    (void)snprintf(memory, sizeof(memory), "%lld", (long long)limit);
+    configure(memory);
+    st = searching(1);
+    for (int i = 0; i < LAYERS; i++)
+        layer[i] = ch_layer_dense(64 + i, &relu);
+    t_ok(ch_model_new(st, ch_layer_sequential("net", LAYERS, layer),
+                      &(ch_model_options){.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, 32)}}},
+                      &m.model));
+    t_ok(ch_optimizer_adam(0.01, NULL, NULL, &m.o));
+    rc = ch_strategy_run(st, f, in, NULL);
+    if (rc != CH_OK) { /* the variables stay open: a smaller step may be tried */
+        assert_int_equal(rc, CH_RESOURCE_EXHAUSTED);
+        assert_non_null(strstr(ch_error_message(), "no layouts fit the memory of the devices"));
+        assert_int_equal(ch_strategy_run(st, f, in, NULL), CH_RESOURCE_EXHAUSTED);
+        assert_non_null(strstr(ch_error_message(), "no layouts fit the memory of the devices"));
+    }
+    ch_function_unref(f);
+    ch_tuple_unref(in);
+    ch_model_unref(m.model);
+    ch_optimizer_unref(m.o);
+    ch_strategy_unref(st);
+    return rc;
+}
+
+/* A plan is accepted only if its programs fit. A limit is enough if a smaller one is. */
+static void step_that_fits_a_limit_fits_every_larger_one(void **state)
+{
+    int n[2] = {0, 0}; /* limits that are too small, and the others */
+
+    (void)state;
+    for (int64_t limit = 100000; limit <= 400000; limit += 10000) {
+        ch_status rc = train_layers(limit);
+
+        n[rc == CH_OK]++;
+        if (rc != CH_OK && n[1] > 0)
+            fail_msg("%lld bytes: %s", (long long)limit, ch_error_message());
+    }
+    assert_true(n[0] > 0 && n[1] > 0);
+    configure("0");
+}
+
+/* ---- the estimate of the memory ---- */
 
 /* Returns the estimate of the search divided by what the planner needs on the core with most
  * memory. */
@@ -507,6 +564,7 @@ int main(void)
         cmocka_unit_test(image_that_exceeds_the_memory_of_a_core_is_split),
         cmocka_unit_test(tiles_move_when_the_device_has_no_room_for_old_and_new),
         cmocka_unit_test(tiles_move_into_the_workspace_of_an_earlier_step),
+        cmocka_unit_test(step_that_fits_a_limit_fits_every_larger_one),
         cmocka_unit_test(estimated_memory_is_near_that_of_the_planner),
     };
 
