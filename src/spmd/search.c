@@ -9,7 +9,9 @@
  *
  * From each of six starting points the search changes the choice of one class at a time, to the
  * one that makes the best plan. It goes around the classes until no change helps, and takes the
- * best plan of all starting points. Plans that were evaluated are kept, because the paths from
+ * best plan of all starting points. If the logical mesh has several axes, it goes on from this
+ * plan alone with the choices that split axes over single axes of the mesh, because there are
+ * many of them. Plans that were evaluated are kept, because the paths from
  * different starting points meet. The search is deterministic.
  *
  * A plan is evaluated in a division of the graph that is used again and again: its calls and
@@ -29,15 +31,15 @@
 
 static const double bytes_per_barrier = 32 << 10;
 
-enum { STARTS = CH_SEARCH_STARTS, MAX_CHOICES = 255 };
+enum { STARTS = CH_SEARCH_STARTS };
 
 /* A class of variables that the search gives a layout. */
 typedef struct var_class {
     int                    leader; /* resource: the first of the class that follows no other */
     int                    n_vars; /* that follow no other */
     int64_t                bytes;  /* of these variables */
-    int                    n_choices;
-    const ch_core_layout **choice;   /* of the leader: unique layouts, all different */
+    int                    n_choices, n_simple; /* n_simple: at most one axis, over all cores */
+    const ch_core_layout **choice; /* of the leader: unique layouts, all different; simple first */
     int                    start[3]; /* numbers of the choices: replicated, first, last axis */
 } var_class;
 
@@ -56,7 +58,7 @@ typedef struct plan {
     int              core;          /* the core with most bytes */
     int64_t          variables, slots, values; /* the parts of `needs` */
     struct plan     *next;
-    unsigned char    choice[];
+    uint16_t         choice[];
 } plan;
 
 /* A graph in which plans are evaluated. */
@@ -78,6 +80,7 @@ typedef struct searcher {
     int                      n_classes, n_places; /* n_places: with the inputs */
     var_class *class;
     int              n_inputs; /* choices for the inputs */
+    bool             tries_mesh; /* also choices that are not simple */
     search_graph     root;
     int              n_plans;
     plan            *plans;
@@ -163,7 +166,7 @@ static ch_status add_choice(searcher *s, var_class *c, int k, int m, int k2, int
         rc = ch__layout_intern(s->layouts, &l, &unique);
     if (rc != CH_OK)
         return rc;
-    if (find_choice(c, unique) < 0 && c->n_choices < MAX_CHOICES)
+    if (find_choice(c, unique) < 0)
         c->choice[c->n_choices++] = unique;
     if (number != NULL)
         *number = find_choice(c, unique);
@@ -174,9 +177,10 @@ static ch_status add_choice(searcher *s, var_class *c, int k, int m, int k2, int
 static ch_status add_choices(searcher *s, var_class *c)
 {
     int       rank = s->g->resource[c->leader].shape.rank, n = s->opt.n_mesh;
+    int       most = 1 + rank + rank * n + rank * rank * n * n; /* of the calls of add_choice */
     ch_status rc;
 
-    c->choice = allocate(s, MAX_CHOICES, sizeof(*c->choice));
+    c->choice = allocate(s, (size_t)most, sizeof(*c->choice));
     if (c->choice == NULL)
         return no_memory();
     rc = add_choice(s, c, -1, CH_OFF, -1, CH_OFF, &c->start[0]);
@@ -188,6 +192,7 @@ static ch_status add_choices(searcher *s, var_class *c)
                                         : NULL);
     if (rank == 1)
         c->start[2] = c->start[1];
+    c->n_simple = c->n_choices;
     for (int k = 0; k < rank; k++)
         for (int m = 0; m < n && rc == CH_OK; m++)
             rc = add_choice(s, c, k, m, -1, CH_OFF, NULL);
@@ -306,7 +311,11 @@ static void find_inputs(searcher *s)
 
 static int choices_at(const searcher *s, int place)
 {
-    return place < s->n_classes ? s->class[place].n_choices : s->n_inputs;
+    const var_class *c = &s->class[place];
+
+    if (place >= s->n_classes)
+        return s->n_inputs;
+    return s->tries_mesh ? c->n_choices : c->n_simple;
 }
 
 /* ---- evaluation ---- */
@@ -430,9 +439,9 @@ static void set_memory(const searcher *s, const ch_core_division *d, plan *p)
 }
 
 /* Sets *out to the evaluation of a plan. */
-static ch_status evaluate(searcher *s, const unsigned char *choice, const plan **out)
+static ch_status evaluate(searcher *s, const uint16_t *choice, const plan **out)
 {
-    size_t                  n = (size_t)s->n_classes + 1;
+    size_t                  n = ((size_t)s->n_classes + 1) * sizeof(*choice);
     const ch_core_division *d;
     plan                   *p;
     ch_status               rc;
@@ -476,29 +485,29 @@ static bool is_better(const plan *a, const plan *b)
  * have choice i % 2. */
 static ch_status start(searcher *s, int i, const plan **out)
 {
-    unsigned char *choice = allocate(s, (size_t)s->n_classes + 1, 1);
+    uint16_t *choice = allocate(s, (size_t)s->n_classes + 1, sizeof(*choice));
 
     if (choice == NULL)
         return no_memory();
     for (int k = 0; k < s->n_classes; k++)
-        choice[k] = (unsigned char)s->class[k].start[i / 2];
-    choice[s->n_classes] = (unsigned char)(s->n_inputs > 1 ? i % 2 : 0);
+        choice[k] = (uint16_t)s->class[k].start[i / 2];
+    choice[s->n_classes] = (uint16_t)(s->n_inputs > 1 ? i % 2 : 0);
     return evaluate(s, choice, out);
 }
 
 /* Replaces *best by the best plan that differs from it in one place only, or leaves it. */
 static ch_status improve(searcher *s, int place, const plan **best)
 {
-    size_t         n = (size_t)s->n_classes + 1;
-    unsigned char *choice = allocate(s, n, 1);
-    ch_status      rc = choice == NULL ? no_memory() : CH_OK;
+    size_t    n = (size_t)s->n_classes + 1;
+    uint16_t *choice = allocate(s, n, sizeof(*choice));
+    ch_status rc = choice == NULL ? no_memory() : CH_OK;
 
     if (rc == CH_OK)
-        memcpy(choice, (*best)->choice, n);
+        memcpy(choice, (*best)->choice, n * sizeof(*choice));
     for (int i = 0; i < choices_at(s, place) && rc == CH_OK; i++) {
         const plan *p = NULL;
 
-        choice[place] = (unsigned char)i;
+        choice[place] = (uint16_t)i;
         rc = evaluate(s, choice, &p);
         if (rc == CH_OK && is_better(p, *best))
             *best = p;
@@ -535,7 +544,8 @@ static ch_status find_best(searcher *s, const plan **first, const plan **best)
         if (rc == CH_OK && (i == 0 || is_better(p, *best)))
             *best = p;
     }
-    return rc;
+    s->tries_mesh = true;
+    return rc == CH_OK && s->opt.n_mesh > 1 ? descend(s, best) : rc;
 }
 
 ch_status ch__search_fail(int n_plans, const ch_search_needs *n)
