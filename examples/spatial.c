@@ -1,5 +1,5 @@
-/* examples/spatial.c -- images that do not fit into the memory of one core, split by rows and
- * columns.
+/* examples/spatial.c -- a step that does not fit into the memory of one core: its images are
+ * split by rows and columns.
  *
  *     ./spatial [short]
  *

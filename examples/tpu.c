@@ -1,7 +1,7 @@
 /* examples/tpu.c -- the programs of the page of TPUStrategy: a sum on one core, images in tiles
  * on all cores, and labels that every core has.
  *
- *     ./tpu [short]
+ *     ./tpu
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cores.h"

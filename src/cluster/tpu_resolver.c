@@ -262,11 +262,11 @@ static ch_status fail_remote(const tpu *t, const char *call)
 
     if (t->kind == ADDRESSES)
         return ch__fail(CH_UNIMPLEMENTED,
-                        "%s: the TPU at " GRPC "%.*s%s%s is in another process, and Cohort "
+                        "%s: the TPU at " GRPC "%.*s%s%s%s is in another process, and Cohort "
                         "cannot connect to it; for the TPU devices of this process use the "
                         "name \"local\"",
-                        call, NAME_IN_ERROR, t->address[0], has_source ? ", from " : "",
-                        has_source ? t->source : "");
+                        call, NAME_IN_ERROR, t->address[0], has_source ? " (from " : "",
+                        has_source ? t->source : "", has_source ? ")" : "");
     return ch__fail(CH_UNIMPLEMENTED,
                     "%s: the TPU \"%.*s\"%s%s (projects/%.60s/locations/%.60s/nodes/%.60s) can "
                     "only be found with Google's API, which Cohort does not use; for the TPU "

@@ -11,8 +11,8 @@
  * one that makes the best plan. It goes around the classes until no change helps, and takes the
  * best plan of all starting points. If the logical mesh has several axes, it goes on from this
  * plan alone with the choices that split axes over single axes of the mesh, because there are
- * many of them. Plans that were evaluated are kept, because the paths from
- * different starting points meet. The search is deterministic.
+ * many of them. Plans that were evaluated are kept, because the paths from different starting
+ * points meet. The search is deterministic.
  *
  * A plan is evaluated in a division of the graph that is used again and again: its calls and
  * rules, the table of layouts, and the costs of reshards in it do not depend on the plan. Calls
@@ -35,11 +35,11 @@ enum { STARTS = CH_SEARCH_STARTS };
 
 /* A class of variables that the search gives a layout. */
 typedef struct var_class {
-    int                    leader; /* resource: the first of the class that follows no other */
-    int                    n_vars; /* that follow no other */
-    int64_t                bytes;  /* of these variables */
-    int                    n_choices, n_simple; /* n_simple: at most one axis, over all cores */
-    const ch_core_layout **choice; /* of the leader: unique layouts, all different; simple first */
+    int                    leader; /* resource: the first variable that follows no other */
+    int                    n_vars; /* variables of the class that follow no other */
+    int64_t                bytes;  /* bytes of these variables */
+    int                    n_choices, n_simple; /* n_simple: choices with at most one axis */
+    const ch_core_layout **choice;   /* layouts of the leader: unique, different, simple first */
     int                    start[3]; /* numbers of the choices: replicated, first, last axis */
 } var_class;
 
