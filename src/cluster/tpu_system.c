@@ -16,8 +16,8 @@
 #include "cluster/tpu.h"
 
 /* The topology of the last ch_tpu_initialize, referenced; NULL: the system is not initialized.
- * A process has a single TPU system, because its devices belong to the process. cohort/tpu.h says
- * which calls must not overlap, so a reader can take a reference. */
+ * A process has a single TPU system, because its devices belong to the process. cohort/tpu.h
+ * says which calls must not overlap, so a reader can take a reference. */
 static ch_tpu_topology *_Atomic system_topology;
 
 /* Sets the topology of the system, NULL: none. Returns true if it had one before. */

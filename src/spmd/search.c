@@ -39,7 +39,7 @@ typedef struct var_class {
     int                    n_vars; /* variables of the class that follow no other */
     int64_t                bytes;  /* bytes of these variables */
     int                    n_choices, n_simple; /* n_simple: choices with at most one axis */
-    const ch_core_layout **choice;   /* layouts of the leader: unique, different, simple first */
+    const ch_core_layout **choice; /* layouts of the leader: unique, different, simple first */
     int                    start[3]; /* numbers of the choices: replicated, first, last axis */
 } var_class;
 
@@ -79,7 +79,7 @@ typedef struct searcher {
     search_var              *var;                 /* by resource */
     int                      n_classes, n_places; /* n_places: with the inputs */
     var_class *class;
-    int              n_inputs; /* choices for the inputs */
+    int              n_inputs;   /* choices for the inputs */
     bool             tries_mesh; /* also choices that are not simple */
     search_graph     root;
     int              n_plans;
@@ -551,7 +551,8 @@ static ch_status find_best(searcher *s, const plan **first, const plan **best)
 ch_status ch__search_fail(int n_plans, const ch_search_needs *n)
 {
     return ch__fail_limit(
-        "no layouts fit the memory of the devices: the best of %d plans needs %lld bytes on core "
+        "no layouts fit the memory of the devices: the best of %d plans needs %lld bytes on "
+        "core "
         "%d (%lld for variables, %lld for slots, %lld for values), and %lld are left for them "
         "(memory_bytes, or COHORT_DEVICE_MEMORY)",
         n_plans, (long long)(n->variables + n->slots + n->values), n->core,

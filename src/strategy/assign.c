@@ -109,11 +109,12 @@ static ch_status check_shared(const ch_step *s, const ch_var *v)
         rc = ch__var_match_copies(v, st->n_local, st->n_cores, device, NULL);
     if (rc == CH_OK && ch__var_is_per_replica(v) &&
         ch__step_context(s) == CH_STEP_CONTEXT_CROSS)
-        rc = ch__fail(CH_INVALID_ARGUMENT,
-                      "ch_var_read: variable %s: %s made it, and its copies differ: a merge call "
-                      "of %s has none of its own; read it outside the merge call, and pass the "
-                      "value",
-                      v->name, v->strategy->label, st->label);
+        rc = ch__fail(
+            CH_INVALID_ARGUMENT,
+            "ch_var_read: variable %s: %s made it, and its copies differ: a merge call "
+            "of %s has none of its own; read it outside the merge call, and pass the "
+            "value",
+            v->name, v->strategy->label, st->label);
     return rc;
 }
 

@@ -182,10 +182,10 @@ static ch_status move_all(const step_vars *s, const ch_search_result *found)
 
 /* Layouts that may become those of the step. */
 typedef struct trial {
-    const step_vars       *s;
-    const ch_run          *run;
-    ch_graph *const       *variant;
-    const ch_spmd_options *opt;
+    const step_vars        *s;
+    const ch_run           *run;
+    ch_graph *const        *variant;
+    const ch_spmd_options  *opt;
     const ch_search_result *found;
 } trial;
 
@@ -313,10 +313,10 @@ static ch_status find_fitting(trial *t, ch_search_problem *p, ch_search_result *
 
             if (memory[c] == INT64_MAX)
                 continue;
-            p->memory[c] = i + 1 < MOST_SEARCHES
-                               ? (int64_t)(scale * (double)ch__min(p->memory[c],
-                                                                   found->report->needs))
-                               : 0;
+            p->memory[c] =
+                i + 1 < MOST_SEARCHES
+                    ? (int64_t)(scale * (double)ch__min(p->memory[c], found->report->needs))
+                    : 0;
         }
         ch__search_drop(found);
     }

@@ -63,12 +63,13 @@ static ch_status fail_unmatched(const ch_var *v, int replica, int n, int n_cores
 
     print_copies(v, copies, sizeof(copies));
     print_devices(n * n_cores, device, replicas, sizeof(replicas));
-    return ch__fail(CH_INVALID_ARGUMENT,
-                    "ch_var_read: variable %s: %s made it, and has no copy of it on a device "
-                    "of replica %d: its copies are on %s, and the %d replica%s of %d device%s run "
-                    "on %s; create it in a strategy that has a copy on a device of each replica",
-                    v->name, v->strategy->label, replica, copies, n, n > 1 ? "s" : "", n_cores,
-                    n_cores > 1 ? "s" : "", replicas);
+    return ch__fail(
+        CH_INVALID_ARGUMENT,
+        "ch_var_read: variable %s: %s made it, and has no copy of it on a device "
+        "of replica %d: its copies are on %s, and the %d replica%s of %d device%s run "
+        "on %s; create it in a strategy that has a copy on a device of each replica",
+        v->name, v->strategy->label, replica, copies, n, n > 1 ? "s" : "", n_cores,
+        n_cores > 1 ? "s" : "", replicas);
 }
 
 ch_status ch__var_match_copies(const ch_var *v, int n, int n_cores, ch_device *const *device,

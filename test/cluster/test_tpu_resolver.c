@@ -214,8 +214,8 @@ static void tpu_resolver_without_a_name_reads_the_environment_in_this_order(void
         setenv("TPU_NAME", "tpu-of-env", 1);
         is_remote(tpu(none[i], NULL), "the TPU \"tpu-of-env\" from TPU_NAME");
         setenv("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "grpc://k:1", 1);
-        is_remote(tpu(none[i], NULL),
-                  "the TPU at grpc://k:1 (from KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS) is in another process");
+        is_remote(tpu(none[i], NULL), "the TPU at grpc://k:1 (from "
+                                      "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS) is in another process");
         setenv("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "", 1); /* counts as unset */
         setenv("TPU_NAME", "virtual:2x2x1x2", 1);
         is_local(tpu(none[i], NULL));

@@ -454,9 +454,10 @@ static ch_status train_layers(int64_t limit)
     st = searching(1);
     for (int i = 0; i < LAYERS; i++)
         layer[i] = ch_layer_dense(64 + i, &relu);
-    t_ok(ch_model_new(st, ch_layer_sequential("net", LAYERS, layer),
-                      &(ch_model_options){.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, 32)}}},
-                      &m.model));
+    t_ok(ch_model_new(
+        st, ch_layer_sequential("net", LAYERS, layer),
+        &(ch_model_options){.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, 32)}}},
+        &m.model));
     t_ok(ch_optimizer_adam(0.01, NULL, NULL, &m.o));
     rc = ch_strategy_run(st, f, in, NULL);
     if (rc != CH_OK) { /* the variables stay open: a smaller step may be tried */
