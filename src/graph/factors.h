@@ -52,8 +52,8 @@ typedef enum ch_factor_kind {
     /* Reduced: an output that does not have the factor is a partial result in each part. The
      * combiner of the factor makes the output from them. */
     CH_RED,
-    /* An axis of input 0 or of the output that is indexed by ids. A part ignores ids outside
-     * its range. An output without the factor is a partial result. */
+    /* An axis of input 0 that is indexed by ids. A part ignores ids outside its range. An
+     * output without the factor is a partial result. */
     CH_IDX,
     CH_FIX /* must not be divided */
 } ch_factor_kind;

@@ -273,7 +273,7 @@ static ch_status sparse_rows_factors(const ch_node *n, ch_factors *f)
     int in[CH_MAX_RANK], out[CH_MAX_RANK];
 
     in[0] = ch__factor_red(f, CH_PARTIAL_SUM);
-    out[0] = ch__factor(f, CH_IDX);
+    out[0] = ch__factor(f, CH_PAR);
     for (int k = 1; k < n->dims.rank; k++)
         in[k] = out[k] = ch__factor(f, CH_PAR);
     ch__factor_map(f, 0, 1, in);

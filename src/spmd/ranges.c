@@ -260,27 +260,11 @@ void ch__range_table_core(const ch_range_table *t, int core, int64_t *from, int6
     }
 }
 
-/* Returns true if factor k is indexed by ids that have a factor of their own. A part of the
- * call goes through the ids, not through the positions of factor k. A call whose output has all
- * factors, such as a scatter into a copy, writes every position. */
-static bool is_skipped(const ch_factors *f, int k)
-{
-    bool has_all = true;
-
-    if (f->factor[k].kind != CH_IDX)
-        return false;
-    for (int j = 0; j < f->n; j++)
-        has_all &= ch__outputs_with(f, j) > 0;
-    return !has_all;
-}
-
 double ch__operations(const ch_factors *f, const int64_t *from, const int64_t *to)
 {
     double product = 1;
 
     for (int k = 0; k < f->n; k++) {
-        if (is_skipped(f, k))
-            continue;
         product *= (double)(to[k] - from[k]);
         if (f->factor[k].kind == CH_RED)
             product *= 2; /* a product and a sum */
@@ -299,8 +283,6 @@ double ch__all_operations(const ch_factors *f, const ch_core_layout *ranges)
         for (int k = 0; k < f->n; k++) {
             from[k] = 0;
             to[k] = f->factor[k].size.n;
-            if (is_skipped(f, k))
-                copies *= ranges->parts[k]; /* each of them goes through all ids */
         }
         return (double)copies * ranges->n_partial * ch__operations(f, from, to);
     }

@@ -158,59 +158,6 @@ static void end(recording *r)
     ch_graph_unref(r->g);
 }
 
-/* ---- operations ---- */
-
-enum { TABLE_ROWS = 50000, TABLE_COLUMNS = 64, IDS = 32 };
-
-/* A lookup, or its gradient if sizes[0] is 1. */
-static void record_lookup(recording *r)
-{
-    const ch_dims ids = ch__dims_of(ch_shape_of(IDS));
-    ch_node      *table = var(r, "table", ch_shape_of(TABLE_ROWS, TABLE_COLUMNS), WHOLE), *grad;
-    ch_node      *y = ch_gather(table, ch__step_add_input(r->s, NULL, CH_I32, &ids), 0);
-
-    if (r->sizes[0] == 0) {
-        ch_step_out(r->s, "y", y);
-        return;
-    }
-    ch_gradients(y, input(r, ch_shape_of(IDS, TABLE_COLUMNS)), 1, &table, &grad);
-    ch_step_out(r->s, "gradient", grad);
-}
-
-/* Returns the operations of the step if the table is split along `axis`, or is whole. */
-static double operations_of_lookup(int is_gradient, int axis)
-{
-    recording        r = {.record = record_lookup, .sizes = {is_gradient}};
-    ch_search_result found;
-    double           n;
-
-    begin(&r);
-    r.var[0].axis = axis;
-    found = plan_by_hand(&r, 0);
-    n = found.report->operations;
-    ch__search_drop(&found);
-    end(&r);
-    return n;
-}
-
-/* A lookup copies a row for each id; its gradient multiplies and adds. The rows of the table
- * that no id names are not counted. Each core goes through all ids; the gradient is whole. */
-static void lookup_has_the_operations_of_its_ids(void **state)
-{
-    const double copied = IDS * TABLE_COLUMNS;
-    const int    n[] = {CORES, CORES, 1}; /* cores that go through all columns, by axis + 1 */
-
-    (void)state;
-    for (int axis = WHOLE; axis < 2; axis++) {
-        double forward = operations_of_lookup(0, axis),
-               backward = operations_of_lookup(1, axis);
-
-        if (forward != n[axis + 1] * copied || backward != CORES * 2 * copied)
-            fail_msg("axis %d: %.0f operations, %.0f of the gradient; %.0f elements are copied",
-                     axis, forward, backward, copied);
-    }
-}
-
 /* ---- a transformer block against two plans by hand ---- */
 
 enum { HEADS = 3 }; /* sizes: batch, time, width, heads */
@@ -650,7 +597,6 @@ static void memory_that_no_plan_meets_is_an_error_with_its_parts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lookup_has_the_operations_of_its_ids),
         cmocka_unit_test(block_found_by_search_moves_no_more_than_plans_by_hand),
         cmocka_unit_test(variables_are_a_class_if_their_names_differ_only_in_numbers),
         cmocka_unit_test(found_plan_costs_no_more_than_any_start),
