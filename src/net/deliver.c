@@ -130,8 +130,8 @@ static void call_ended(const ch_frame *f)
         ch__slots_call_ended(&f->back.wire->slots, f->back);
 }
 
-/* Returns true if a peer with this role may call the method. Methods beyond the table are the
- * task's affair: it has no handler for them. */
+/* Returns true if a peer with this role may call the method. A method beyond the table is passed
+ * on, because the task replies that it has no handler for it. */
 static bool may_call(const ch_task_options *opt, uint32_t method, unsigned role)
 {
     return opt->methods == NULL || method >= (uint32_t)opt->n_methods ||
@@ -210,7 +210,8 @@ static void receive_cancel(ch_task *t, const ch_frame *f)
         ch_pending *o = &t->table.entry[i];
 
         if (o->kind == CH_PENDING_RECEIVED && o->id == f->call &&
-            o->received.incarnation == f->from && ch__back_is_same(o->received.back, f->back))
+            o->received.incarnation == f->from &&
+            ch__return_path_is_same(o->received.back, f->back))
             deliver_cancel(t, o);
     }
 }
@@ -221,7 +222,7 @@ static void callers_left(ch_task *t, ch_return_path back)
     for (int i = 0; i < t->table.cap && CH_KEEPS(LEFT); i++) {
         ch_pending *o = &t->table.entry[i];
 
-        if (o->kind == CH_PENDING_RECEIVED && ch__back_is_same(o->received.back, back))
+        if (o->kind == CH_PENDING_RECEIVED && ch__return_path_is_same(o->received.back, back))
             deliver_cancel(t, o);
     }
 }

@@ -6,7 +6,7 @@
  * return path for any time, and the wire may end the connection at any time.
  *
  * Slots do not move. A slot is used again when its connection has ended. A wire changes its
- * slots with ch__slot_add and ch__slot_end; any thread may read them at any time.
+ * slots with ch__slots_add and ch__slots_end; any thread may read them at any time.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef NET_SLOTS_H
@@ -74,7 +74,7 @@ void ch__slots_deliver(ch_slots *s, ch_return_path back);
 void ch__slots_call_ended(ch_slots *s, ch_return_path back);
 
 /* Returns true if both paths are the same connection. */
-static inline bool ch__back_is_same(ch_return_path a, ch_return_path b)
+static inline bool ch__return_path_is_same(ch_return_path a, ch_return_path b)
 {
     return a.wire == b.wire && a.slot == b.slot &&
            (a.generation == b.generation || !CH_KEEPS(GENERATION));

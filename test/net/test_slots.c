@@ -47,7 +47,7 @@ static void path_is_stale_when_its_slot_is_used_again(void **state)
     assert_true(ch__slots_add(&s, NULL, &b, &next));
     assert_int_equal(next.slot, first.slot);
     assert_null(ch__slots_at(&s, first));
-    assert_false(ch__back_is_same(first, next));
+    assert_false(ch__return_path_is_same(first, next));
     assert_ptr_equal(ch__slots_at(&s, next)->end, &b);
     assert_ptr_equal(ch__slots_at(&s, other)->end, &a);
     next.generation = ch__slots_renew(&s, next);
