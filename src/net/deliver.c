@@ -130,8 +130,8 @@ static void call_ended(const ch_frame *f)
         ch__slots_call_ended(&f->back.wire->slots, f->back);
 }
 
-/* Returns true if a peer with this role may call the method. A method beyond the table is passed
- * on, because the task replies that it has no handler for it. */
+/* Returns true if a peer with this role may call the method. A method beyond the table is
+ * passed on, because the task replies that it has no handler for it. */
 static bool may_call(const ch_task_options *opt, uint32_t method, unsigned role)
 {
     return opt->methods == NULL || method >= (uint32_t)opt->n_methods ||
